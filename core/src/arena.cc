@@ -1,0 +1,106 @@
+#include "arena.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+namespace softwood {
+
+struct Arena::Slab {
+  Slab* previous;
+  std::size_t capacity;  // of the whole slab, this header included; a power of two
+  std::size_t used;
+};
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kFirstSlab = std::size_t{1} << 16;
+constexpr std::size_t kLargestKept = std::size_t{1} << 25;
+constexpr std::size_t kKeptBytes = std::size_t{1} << 26;  // the pool holds no more than this
+
+// Free slabs by size. A slab that does not fit into the limit goes back to the system.
+class SlabPool {
+ public:
+  void* take(std::size_t capacity) {
+    if (capacity <= kLargestKept) {
+      std::lock_guard lock(mutex_);
+      Free*& head = free_[index(capacity)];
+      if (head != nullptr) {
+        Free* slab = head;
+        head = slab->next;
+        kept_ -= capacity;
+        return slab;
+      }
+    }
+    void* slab = std::aligned_alloc(kAlignment, capacity);
+    if (slab == nullptr) throw std::bad_alloc();
+    return slab;
+  }
+
+  void give(void* memory, std::size_t capacity) {
+    if (capacity <= kLargestKept) {
+      std::lock_guard lock(mutex_);
+      if (kept_ + capacity <= kKeptBytes) {
+        Free* slab = static_cast<Free*>(memory);
+        slab->next = free_[index(capacity)];
+        free_[index(capacity)] = slab;
+        kept_ += capacity;
+        return;
+      }
+    }
+    std::free(memory);
+  }
+
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  struct Free {
+    Free* next;
+  };
+  static int index(std::size_t capacity) { return std::countr_zero(capacity); }
+
+  std::mutex mutex_;
+  Free* free_[64] = {};
+  std::size_t kept_ = 0;
+};
+
+// Never destroyed: arenas of threads may outlive static objects at exit.
+SlabPool& pool() {
+  static SlabPool* const instance = new SlabPool;
+  return *instance;
+}
+
+}  // namespace
+
+void* Arena::allocate_bytes(std::size_t n_bytes) {
+  n_bytes = (n_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (slab_ == nullptr || slab_->capacity - slab_->used < n_bytes) {
+    const std::size_t wanted = std::max(n_bytes + kAlignment, slab_ == nullptr ? kFirstSlab : 2 * slab_->capacity);
+    // Doubling ends at the largest slab that the pool keeps, unless one allocation needs more.
+    const std::size_t capacity = std::bit_ceil(std::max(n_bytes + kAlignment, std::min(wanted, kLargestKept)));
+    Slab* slab = static_cast<Slab*>(pool().take(capacity));
+    *slab = {slab_, capacity, kAlignment};
+    slab_ = slab;
+    n_bytes_ += capacity;
+  }
+  void* result = reinterpret_cast<char*>(slab_) + slab_->used;
+  slab_->used += n_bytes;
+  return result;
+}
+
+Arena::Mark Arena::mark() const { return {slab_, slab_ == nullptr ? 0 : slab_->used}; }
+
+void Arena::release(Mark mark) {
+  while (slab_ != mark.slab) {
+    Slab* previous = slab_->previous;
+    n_bytes_ -= slab_->capacity;
+    pool().give(slab_, slab_->capacity);
+    slab_ = previous;
+  }
+  if (slab_ != nullptr) slab_->used = mark.used;
+}
+
+}  // namespace softwood

@@ -1,0 +1,307 @@
+// Algorithm 2 of the paper (conditional backward pass) for one unit, from the tape of its forward pass.
+//
+// Deviates from the paper in being free of divisions. With e_c the expected <dL/dT, o_l> over the leaves l below c, given
+// that c is reached,
+//
+//     dL/dt_i = S'(t_i) P(x -> i) (e_left - e_right),    e_i = S(t_i) e_left + (1 - S(t_i)) e_right,
+//
+// built bottom-up over the frontiers and lists that the forward pass left. Only fractional nodes have S' > 0; where they
+// are many their weight gradients are a matrix product, else a list of (node, sample, dL/dt).
+#pragma once
+
+#include "forward.h"
+
+namespace softwood::SOFTWOOD_ISA {
+
+// The weight gradients of a dense range are a matrix product if at least this share of its pairs is fractional. The choice
+// of the forward pass, by reached pairs, would not do: in a trained tree most reached nodes are not fractional.
+inline constexpr double kDenseFractionalShare = 0.25;
+
+template <typename T>
+class Backward {
+ public:
+  Backward(const Unit<T>& unit, const T* grad_output, std::int64_t grad_stride, const Gradients<T>& gradients,
+           Arena& scratch)
+      : x_(unit.x),
+        ensemble_(unit.ensemble),
+        grad_output_(grad_output),
+        grad_stride_(grad_stride),
+        gradients_(gradients),
+        scratch_(scratch),
+        n_(unit.x.n_rows),
+        padded_((n_ + kTileRows - 1) / kTileRows * kTileRows) {}
+
+  void run(const Frontier<T>* root) {
+    const std::int64_t p = ensemble_.n_features, k = ensemble_.n_outputs;
+    if (gradients_.x != nullptr) {
+      for (std::int64_t i = 0; i < n_ * p; ++i) gradients_.x[i] = 0;
+    }
+    grad_columns_ = scratch_.allocate<T>(k * padded_);
+    for (std::int64_t j = 0; j < k; ++j) {
+      for (std::int64_t i = 0; i < padded_; ++i) {
+        grad_columns_[j * padded_ + i] = i < n_ ? grad_output_[i * grad_stride_ + j] : T(0);
+      }
+    }
+    T* certain = scratch_.allocate<T>(ensemble_.n_trees * padded_);
+    for (std::int64_t tree = 0; tree < ensemble_.n_trees; ++tree) {
+      for (std::int64_t i = 0; i < padded_; ++i) certain[tree * padded_ + i] = i < n_ ? T(1) : T(0);
+    }
+    ascend(*root, certain, scratch_.allocate<T>(ensemble_.n_trees * padded_));
+  }
+
+ private:
+  static constexpr int kTileRows = kTileVectors * kLanes<T>;
+
+  // Adds the gradients of all that lies below a frontier and writes its expectations e, [n_codes, padded] as `probability`.
+  void ascend(const Frontier<T>& frontier, const T* probability, T* expected) {
+    const Arena::Mark mark = scratch_.mark();
+    switch (frontier.fate) {
+      case Frontier<T>::Fate::leaves: ascend_leaves(frontier, probability, expected); break;
+      case Frontier<T>::Fate::listed: ascend_listed(frontier, probability, expected); break;
+      case Frontier<T>::Fate::expanded: ascend_expanded(frontier, probability, expected); break;
+      case Frontier<T>::Fate::halved: {
+        const std::int64_t offset = frontier.first->n_codes * padded_;
+        ascend(*frontier.first, probability, expected);
+        ascend(*frontier.second, probability + offset, expected + offset);
+      }
+    }
+    scratch_.release(mark);
+  }
+
+  void ascend_leaves(const Frontier<T>& frontier, const T* probability, T* expected) {
+    const std::int64_t k = ensemble_.n_outputs;
+    const T* leaves = ensemble_.leaf_weight + frontier.code_begin * k;
+    gemm<T, Write::set>(frontier.n_codes, padded_, k, [&](std::int64_t i) { return leaves + i * k; }, 1, grad_columns_, padded_,
+                        [&](std::int64_t i) { return expected + i * padded_; });
+    if (gradients_.leaf_weight == nullptr) return;
+    T* grad_leaves = gradients_.leaf_weight + frontier.code_begin * k;
+    gemm<T, Write::add>(frontier.n_codes, k, n_, [&](std::int64_t i) { return probability + i * padded_; }, 1, grad_output_,
+                        grad_stride_, [&](std::int64_t i) { return grad_leaves + i * k; });
+    for (std::int64_t i = 0; i < frontier.n_codes; ++i) {
+      gradients_.leaf_marked[frontier.code_begin + i] |= any_reached(probability + i * padded_);
+    }
+  }
+
+  bool any_reached(const T* probability) const {
+    Integers<T> any{};
+    for (std::int64_t i = 0; i < padded_; i += kLanes<T>) any |= load(probability + i) != Vector<T>{};
+    return bits<T>(any) != 0;
+  }
+
+  void ascend_expanded(const Frontier<T>& frontier, const T* probability, T* expected) {
+    const std::int64_t size = frontier.n_codes * padded_;
+    T* below = scratch_.allocate<T>(2 * size);
+    T* expected_below = scratch_.allocate<T>(2 * size);
+    T* grad_t = scratch_.allocate<T>(size);
+    with_activation(ensemble_, [&](auto activation) {
+      for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
+        T* left = below + 2 * code * padded_;
+        for (std::int64_t i = 0; i < padded_; i += kLanes<T>) {
+          const std::int64_t at = code * padded_ + i;
+          const Routed<T> routed = route<T>(activation, load(frontier.t + at), load(probability + at));
+          store(left + i, routed.left);
+          store(left + padded_ + i, routed.right);
+        }
+      }
+    });
+    ascend(*frontier.first, below, expected_below);
+
+    Integers<T> n_fractional{};
+    with_activation(ensemble_, [&](auto activation) {
+      for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
+        const T* left = expected_below + 2 * code * padded_;
+        for (std::int64_t i = 0; i < padded_; i += kLanes<T>) {
+          const std::int64_t at = code * padded_ + i;
+          const Combined<T> combined = combine<T>(activation, load(frontier.t + at), load(probability + at), load(left + i),
+                                                  load(left + padded_ + i));
+          store(expected + at, combined.expected);
+          store(grad_t + at, combined.grad_t);
+          n_fractional -= combined.grad_t != Vector<T>{};
+        }
+      }
+    });
+    const std::int64_t total = sum_integers<T>(n_fractional);
+    if (double(total) >= kDenseFractionalShare * double(frontier.n_codes * n_)) {
+      add_dense(frontier, grad_t);
+    } else if (total > 0) {
+      List<T>* list = collect_fractional(frontier, grad_t, total);
+      add_list(frontier.level, *list);
+    }
+  }
+
+  // dL/dW and dL/db of a range of nodes, and their part of dL/dx, from dL/dt [n_codes, padded].
+  void add_dense(const Frontier<T>& frontier, const T* grad_t) {
+    const std::int64_t p = ensemble_.n_features;
+    const auto row = [&](std::int64_t i) { return split_row(ensemble_, frontier.level, frontier.code_begin + i); };
+    if (gradients_.split_weight != nullptr) {
+      gemm<T, Write::add>(frontier.n_codes, p, n_, [&](std::int64_t i) { return grad_t + i * padded_; }, 1, x_.data,
+                          x_.row_stride, [&](std::int64_t i) { return gradients_.split_weight + row(i) * p; });
+    }
+    for (std::int64_t i = 0; i < frontier.n_codes; ++i) {
+      if (gradients_.split_marked != nullptr) gradients_.split_marked[row(i)] |= any_reached(grad_t + i * padded_);
+      if (gradients_.split_bias != nullptr) {
+        Vector<T> total{};
+        for (std::int64_t s = 0; s < padded_; s += kLanes<T>) total += load(grad_t + i * padded_ + s);
+        gradients_.split_bias[row(i)] += sum<T>(total);
+      }
+    }
+    if (gradients_.x == nullptr) return;
+    // The rows of a range are neighbours only inside one tree.
+    for (std::int64_t begin = 0; begin < frontier.n_codes;) {
+      const std::int64_t tree = (frontier.code_begin + begin) >> frontier.level;
+      const std::int64_t tree_end = ((tree + 1) << frontier.level) - frontier.code_begin;
+      const std::int64_t end = tree_end < frontier.n_codes ? tree_end : frontier.n_codes;
+      const T* from = grad_t + begin * padded_;
+      gemm<T, Write::add>(n_, p, end - begin, [&](std::int64_t i) { return from + i; }, padded_,
+                          ensemble_.split_weight + row(begin) * p, p, [&](std::int64_t i) { return gradients_.x + i * p; });
+      begin = end;
+    }
+  }
+
+  // The pairs of a dense range with dL/dt != 0, as a list whose `probability` holds dL/dt.
+  List<T>* collect_fractional(const Frontier<T>& frontier, const T* grad_t, std::int64_t total) {
+    List<T>* list = allocate_list<T>(scratch_, total, false);
+    Appender<T> to(*list);
+    for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
+      const Integers<T> code_vector = broadcast_integer<T>(Integer<T>(frontier.code_begin + code));
+      Integers<T> sample = ascending<T>();
+      for (std::int64_t i = 0; i < padded_; i += kLanes<T>) {
+        const Vector<T> value = load(grad_t + code * padded_ + i);
+        to.append(bits<T>(value != Vector<T>{}), code_vector, sample, value);
+        sample += kLanes<T>;
+      }
+    }
+    return list;
+  }
+
+  void ascend_listed(const Frontier<T>& frontier, const T* probability, T* expected) {
+    const T* from = ascend_list(frontier.level, *frontier.list);
+    // The list holds the reached pairs in the order of the range.
+    for (std::int64_t i = 0; i < frontier.n_codes * padded_; i += kLanes<T>) {
+      const Integers<T> reached = load(probability + i) != Vector<T>{};
+      const std::uint32_t set = bits<T>(reached);
+      store(expected + i, expand<T>(load(from), set, reached));
+      from += count_bits(set);
+    }
+  }
+
+  // Adds the gradients below a list of some level; returns its expectations, which have room for one vector more.
+  const T* ascend_list(int level, const List<T>& list) {
+    T* expected = scratch_.allocate<T>(list.count + 2 * kLanes<T>);
+    if (level == ensemble_.depth) {
+      list_leaves(list, expected);
+      return expected;
+    }
+    const T* below = ascend_list(level + 1, *list.next);
+    const T* from_left = below;
+    const T* from_right = below + list.n_left;
+    List<T>* fractional = allocate_list<T>(scratch_, list.next->count - list.count, false);
+    Appender<T> to(*fractional);
+    with_activation(ensemble_, [&](auto activation) {
+      for (std::int64_t j = 0; j < list.count; j += kLanes<T>) {
+        const Vector<T> t = load(list.t + j), probability = load(list.probability + j);
+        const Routed<T> routed = route<T>(activation, t, probability);
+        const Integers<T> left = routed.left != Vector<T>{}, right = routed.right != Vector<T>{};
+        const std::uint32_t left_set = bits<T>(left), right_set = bits<T>(right);
+        const Vector<T> expected_left = expand<T>(load(from_left), left_set, left);
+        const Vector<T> expected_right = expand<T>(load(from_right), right_set, right);
+        from_left += count_bits(left_set);
+        from_right += count_bits(right_set);
+        const Combined<T> combined = combine<T>(activation, t, probability, expected_left, expected_right);
+        store(expected + j, combined.expected);
+        to.append(left_set & right_set, load_integers<T>(list.code + j), load_integers<T>(list.sample + j), combined.grad_t);
+      }
+    });
+    add_list(level, *fractional);
+    return expected;
+  }
+
+  // Expectations of a list at the leaves, <dL/dT, o_l>, and the leaves' gradients.
+  void list_leaves(const List<T>& list, T* expected) {
+    with_few_outputs(ensemble_.n_outputs, [&](auto few) {
+      const std::int64_t k = few() != 0 ? few() : ensemble_.n_outputs;
+      for (std::int64_t j = 0; j < list.count; ++j) {
+        const T* leaf = ensemble_.leaf_weight + list.code[j] * k;
+        const T* grad = grad_output_ + list.sample[j] * grad_stride_;
+        T total = 0;
+        for (std::int64_t c = 0; c < k; ++c) total += leaf[c] * grad[c];
+        expected[j] = total;
+      }
+      if (gradients_.leaf_weight == nullptr) return;
+      for (std::int64_t j = 0; j < list.count; ++j) {
+        const T* grad = grad_output_ + list.sample[j] * grad_stride_;
+        T* to = gradients_.leaf_weight + list.code[j] * k;
+        const T probability = list.probability[j];
+        for (std::int64_t c = 0; c < k; ++c) to[c] += probability * grad[c];
+        gradients_.leaf_marked[list.code[j]] = 1;
+      }
+    });
+  }
+
+  // Gradients from a list of (node, sample, dL/dt), grouped by node.
+  void add_list(int level, const List<T>& list) {
+    const std::int64_t p = ensemble_.n_features;
+    const T* grad_t = list.probability;
+    for (std::int64_t begin = 0, end; begin < list.count; begin = end) {
+      for (end = begin + 1; end < list.count && list.code[end] == list.code[begin];) ++end;
+      const std::int64_t row = split_row(ensemble_, level, list.code[begin]);
+      if (gradients_.split_marked != nullptr) gradients_.split_marked[row] = 1;
+      if (gradients_.split_weight != nullptr) {
+        add_rows(gradients_.split_weight + row * p, grad_t + begin, end - begin,
+                 [&](std::int64_t j) { return x_.row(list.sample[begin + j]); });
+      }
+      if (gradients_.split_bias != nullptr) {
+        T total = 0;
+        for (std::int64_t j = begin; j < end; ++j) total += grad_t[j];
+        gradients_.split_bias[row] += total;
+      }
+      if (gradients_.x != nullptr) {
+        const T* weights = ensemble_.split_weight + row * p;
+        for (std::int64_t j = begin; j < end; ++j) {
+          add_rows(gradients_.x + list.sample[j] * p, grad_t + j, 1, [&](std::int64_t) { return weights; });
+        }
+      }
+    }
+  }
+
+  // to[0..p) += sum over j of factor[j] * row(j)[0..p)
+  template <typename Row>
+  SOFTWOOD_INLINE void add_rows(T* to, const T* factor, std::int64_t n_rows, const Row& row) const {
+    constexpr int W = kLanes<T>;
+    const std::int64_t p = ensemble_.n_features;
+    std::int64_t f = 0;
+    for (; f + 2 * W <= p; f += 2 * W) {
+      Vector<T> a = load(to + f), b = load(to + f + W);
+      for (std::int64_t j = 0; j < n_rows; ++j) {
+        const T* from = row(j) + f;
+        a += factor[j] * load(from);
+        b += factor[j] * load(from + W);
+      }
+      store(to + f, a);
+      store(to + f + W, b);
+    }
+    if (f + W <= p) {
+      Vector<T> a = load(to + f);
+      for (std::int64_t j = 0; j < n_rows; ++j) a += factor[j] * load(row(j) + f);
+      store(to + f, a);
+      f += W;
+    }
+    if (f < p) {
+      const Tail<T> tail(p - f);
+      Vector<T> a = load(to + f, tail);
+      for (std::int64_t j = 0; j < n_rows; ++j) a += factor[j] * load(row(j) + f, tail);
+      store(to + f, a, tail);
+    }
+  }
+
+  const Rows<T>& x_;
+  const Ensemble<T>& ensemble_;
+  const T* grad_output_;
+  const std::int64_t grad_stride_;
+  const Gradients<T>& gradients_;
+  Arena& scratch_;
+  const std::int64_t n_, padded_;
+  T* grad_columns_ = nullptr;  // [k, padded]
+};
+
+}  // namespace softwood::SOFTWOOD_ISA

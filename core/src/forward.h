@@ -1,0 +1,241 @@
+// Algorithm 1 of the paper (conditional forward pass) for one unit: a group of trees on a block of samples.
+//
+// The paper walks depth first, one sample and node at a time. Here a level is computed at once for all samples that reach
+// it, in one of two forms. While most samples reach most nodes (the top levels always; all levels when training begins) the
+// level is *dense*: a matrix product over all nodes and samples. Once they thin out the level is a *list* of the pairs that
+// are reached, which only pays for what it visits. A dense range of nodes that outgrows the cache is halved, and its halves
+// are finished one after the other.
+//
+// A child is reached if and only if its probability is not 0: one rule for both forms and both passes.
+#pragma once
+
+#include "activation.h"
+#include "gemm.h"
+#include "kernels.h"
+#include "lists.h"
+
+namespace softwood::SOFTWOOD_ISA {
+
+// Dense as long as at least this share of the (node, sample) pairs is reached.
+inline constexpr double kDenseShare = 0.45;
+// Below this many samples most lanes of a dense level would be empty.
+template <typename T>
+inline constexpr std::int64_t kFewSamples = kLanes<T>;
+// Probabilities of a dense range take at most this many bytes (a part of the L2 cache).
+inline constexpr std::int64_t kRangeBytes = 64 * 1024;
+
+// Rows of the parameters by level and code.
+template <typename T>
+SOFTWOOD_INLINE std::int64_t split_row(const Ensemble<T>& ensemble, int level, std::int64_t code) {
+  const std::int64_t tree = code >> level;
+  const std::int64_t first = (std::int64_t{1} << level) - 1;
+  return code + first + tree * (ensemble.n_splits() - first - 1);
+}
+
+template <typename T>
+class Forward {
+ public:
+  Forward(const Unit<T>& unit, T* output, const Counts* counts, Arena* keep, Arena& scratch)
+      : unit_(unit),
+        ensemble_(unit.ensemble),
+        output_(output),
+        counts_(counts),
+        tape_(keep != nullptr ? *keep : scratch),
+        scratch_(scratch),
+        keep_(keep != nullptr),
+        n_(unit.x.n_rows),
+        padded_((n_ + kTileRows - 1) / kTileRows * kTileRows) {}
+
+  const Frontier<T>* run() {
+    if (output_ != nullptr) {
+      for (std::int64_t i = 0; i < n_ * ensemble_.n_outputs; ++i) output_[i] = 0;
+    }
+    T* certain = scratch_.allocate<T>(ensemble_.n_trees * padded_);
+    for (std::int64_t tree = 0; tree < ensemble_.n_trees; ++tree) {
+      for (std::int64_t i = 0; i < padded_; ++i) certain[tree * padded_ + i] = i < n_ ? T(1) : T(0);
+    }
+    const Frontier<T>* root = descend(0, 0, ensemble_.n_trees, certain, ensemble_.n_trees * n_);
+    return keep_ ? root : nullptr;
+  }
+
+ private:
+  static constexpr int kTileRows = kTileVectors * kLanes<T>;
+
+  // `probability` is [n_codes, padded samples], `n_reached` the number of its values that are not 0.
+  Frontier<T>* descend(int level, std::int64_t code_begin, std::int64_t n_codes, const T* probability,
+                             std::int64_t n_reached) {
+    const Arena::Mark tape_mark = tape_.mark(), scratch_mark = scratch_.mark();
+    Frontier<T>* frontier = tape_.allocate<Frontier<T>>(1);
+    *frontier = {level, code_begin, n_codes, Frontier<T>::Fate::leaves, nullptr, nullptr, nullptr, nullptr};
+    if (level == ensemble_.depth) {
+      finish_leaves(*frontier, probability);
+    } else if (n_ < kFewSamples<T> || double(n_reached) < kDenseShare * double(n_codes * n_)) {
+      frontier->fate = Frontier<T>::Fate::listed;
+      frontier->list = collect(*frontier, probability, n_reached);
+      finish_list(level, frontier->list);
+    } else if (n_codes > 1 && 2 * n_codes * padded_ * std::int64_t(sizeof(T)) > kRangeBytes) {
+      frontier->fate = Frontier<T>::Fate::halved;
+      const std::int64_t half = n_codes / 2;
+      const std::int64_t n_first = count_reached(probability, half);
+      frontier->first = descend(level, code_begin, half, probability, n_first);
+      frontier->second =
+          descend(level, code_begin + half, n_codes - half, probability + half * padded_, n_reached - n_first);
+    } else {
+      frontier->fate = Frontier<T>::Fate::expanded;
+      frontier->t = tape_.allocate<T>(n_codes * padded_);
+      split_values(*frontier);
+      T* below = scratch_.allocate<T>(2 * n_codes * padded_);
+      const std::int64_t n_below = expand(*frontier, probability, below);
+      frontier->first = descend(level + 1, 2 * code_begin, 2 * n_codes, below, n_below);
+    }
+    scratch_.release(scratch_mark);
+    if (!keep_) tape_.release(tape_mark);
+    return frontier;
+  }
+
+  std::int64_t count_reached(const T* probability, std::int64_t n_codes) const {
+    Integers<T> count{};
+    for (std::int64_t i = 0; i < n_codes * padded_; i += kLanes<T>) count -= load(probability + i) != Vector<T>{};
+    return sum_integers<T>(count);
+  }
+
+  // t = <w, x> + b of all nodes of the range and all samples.
+  void split_values(const Frontier<T>& frontier) const {
+    const std::int64_t p = ensemble_.n_features;
+    const auto weights = [&](std::int64_t i) {
+      return ensemble_.split_weight + split_row(ensemble_, frontier.level, frontier.code_begin + i) * p;
+    };
+    const auto out = [&](std::int64_t i) { return frontier.t + i * padded_; };
+    const T* bias = nullptr;
+    if (ensemble_.split_bias != nullptr) {
+      T* gathered = scratch_.template allocate<T>(frontier.n_codes);
+      for (std::int64_t i = 0; i < frontier.n_codes; ++i) {
+        gathered[i] = ensemble_.split_bias[split_row(ensemble_, frontier.level, frontier.code_begin + i)];
+      }
+      bias = gathered;
+    }
+    for (std::int64_t column = 0; column < padded_; column += kTileRows) {
+      gemm_column<T, kTileVectors, false, Write::set>(0, frontier.n_codes, weights, 1, unit_.x_tiles + column * p, kTileRows,
+                                                      p, bias, out, column, Tail<T>(1));
+    }
+  }
+
+  // Probabilities of the children, [2 n_codes, padded]; returns how many are not 0.
+  std::int64_t expand(const Frontier<T>& frontier, const T* probability, T* below) const {
+    std::int64_t total = 0;
+    with_activation(ensemble_, [&](auto activation) {
+      Integers<T> count{};
+      for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
+        const T* from = probability + code * padded_;
+        const T* t = frontier.t + code * padded_;
+        T* left = below + 2 * code * padded_;
+        T* right = left + padded_;
+        for (std::int64_t i = 0; i < padded_; i += kLanes<T>) {
+          const Routed<T> routed = route<T>(activation, load(t + i), load(from + i));
+          store(left + i, routed.left);
+          store(right + i, routed.right);
+          count -= routed.left != Vector<T>{};
+          count -= routed.right != Vector<T>{};
+        }
+      }
+      total = sum_integers<T>(count);
+    });
+    if (counts_ != nullptr) count_dense(frontier, probability, below);
+    return total;
+  }
+
+  // The reached pairs of a dense range as a list.
+  List<T>* collect(const Frontier<T>& frontier, const T* probability, std::int64_t n_reached) const {
+    List<T>* list = allocate_list<T>(tape_, n_reached, frontier.level < ensemble_.depth);
+    Appender<T> to(*list);
+    for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
+      const Integers<T> code_vector = broadcast_integer<T>(Integer<T>(frontier.code_begin + code));
+      Integers<T> sample = ascending<T>();
+      for (std::int64_t i = 0; i < padded_; i += kLanes<T>) {
+        const Vector<T> value = load(probability + code * padded_ + i);
+        to.append(bits<T>(value != Vector<T>{}), code_vector, sample, value);
+        sample += kLanes<T>;
+      }
+    }
+    pad_list(*list);
+    return list;
+  }
+
+  // From a list of some level down to the leaves.
+  void finish_list(int level, List<T>* list) const {
+    for (; level < ensemble_.depth; ++level, list = list->next) {
+      std::int64_t n_right = 0;
+      with_activation(ensemble_, [&](auto activation) {
+        n_right = list_split_values(activation, ensemble_, unit_.x, level, *list);
+        list->next = allocate_list<T>(tape_, list->n_left + n_right, level + 1 < ensemble_.depth);
+        const Arena::Mark mark = scratch_.mark();
+        partition(activation, *list, scratch_);
+        scratch_.release(mark);
+      });
+      if (counts_ != nullptr) count_list(level, *list);
+    }
+    if (output_ != nullptr) list_output(ensemble_, *list, output_);
+    if (counts_ != nullptr) {
+      for (std::int64_t j = 0; j < list->count; ++j) ++counts_->leaves[place(level, list->sample[j], list->code[j])];
+    }
+  }
+
+  // Dense leaves: output^T = leaf_weight^T probability, then added to the output.
+  void finish_leaves(const Frontier<T>& frontier, const T* probability) const {
+    const std::int64_t k = ensemble_.n_outputs;
+    if (output_ != nullptr) {
+      T* transposed = scratch_.template allocate<T>(k * padded_);
+      const T* leaves = ensemble_.leaf_weight + frontier.code_begin * k;  // a leaf's row in the group is its code
+      gemm<T, Write::set>(k, padded_, frontier.n_codes, [&](std::int64_t j) { return leaves + j; }, k, probability, padded_,
+                          [&](std::int64_t j) { return transposed + j * padded_; });
+      for (std::int64_t i = 0; i < n_; ++i) {
+        for (std::int64_t j = 0; j < k; ++j) output_[i * k + j] += transposed[j * padded_ + i];
+      }
+    }
+    if (counts_ != nullptr) {
+      for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
+        for (std::int64_t i = 0; i < n_; ++i) {
+          counts_->leaves[place(frontier.level, i, frontier.code_begin + code)] += probability[code * padded_ + i] != 0;
+        }
+      }
+    }
+  }
+
+  std::int64_t place(int level, std::int64_t sample, std::int64_t code) const {
+    return sample * counts_->stride + (code >> level);
+  }
+
+  void count_dense(const Frontier<T>& frontier, const T* probability, const T* below) const {
+    for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
+      for (std::int64_t i = 0; i < n_; ++i) {
+        const std::int64_t at = place(frontier.level, i, frontier.code_begin + code);
+        const T* children = below + 2 * code * padded_ + i;
+        counts_->internal_nodes[at] += probability[code * padded_ + i] != 0;
+        counts_->fractional_nodes[at] += children[0] != 0 && children[padded_] != 0;
+      }
+    }
+  }
+
+  // A reached split has one child, or two if it is fractional: each child counts for its parent, less the parents.
+  void count_list(int level, const List<T>& list) const {
+    for (std::int64_t j = 0; j < list.count; ++j) {
+      const std::int64_t at = place(level, list.sample[j], list.code[j]);
+      ++counts_->internal_nodes[at];
+      --counts_->fractional_nodes[at];
+    }
+    for (std::int64_t j = 0; j < list.next->count; ++j) {
+      ++counts_->fractional_nodes[place(level + 1, list.next->sample[j], list.next->code[j])];
+    }
+  }
+
+  const Unit<T>& unit_;
+  const Ensemble<T>& ensemble_;
+  T* output_;
+  const Counts* counts_;
+  Arena& tape_;
+  Arena& scratch_;
+  const bool keep_;
+  const std::int64_t n_, padded_;
+};
+
+}  // namespace softwood::SOFTWOOD_ISA

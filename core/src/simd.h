@@ -1,0 +1,309 @@
+// Vectors of the widest kind that this translation unit is compiled for.
+//
+// The kernels are compiled once per instruction set from one source (see CMakeLists.txt). Everything here is written with
+// the compiler's vector extensions; the few x86 intrinsics (masks, partial loads, compress and expand) each stand beside
+// portable code for the same function. All names live in a namespace of the instruction set, so that the linker can never
+// pick one set's code for another.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define SOFTWOOD_INLINE inline __attribute__((always_inline))
+
+namespace softwood::SOFTWOOD_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
+// `Vector` has `kLanes<T>` values; `Integers` has as many signed integers of the same width, and serves as indices and as
+// masks (-1 for true, 0 for false), which is what comparing two vectors gives.
+template <typename T>
+struct Lanes;
+template <>
+struct Lanes<float> {
+  typedef float Vector __attribute__((vector_size(kVectorBytes)));
+  typedef std::int32_t Integers __attribute__((vector_size(kVectorBytes)));
+  using Integer = std::int32_t;
+};
+template <>
+struct Lanes<double> {
+  typedef double Vector __attribute__((vector_size(kVectorBytes)));
+  typedef std::int64_t Integers __attribute__((vector_size(kVectorBytes)));
+  using Integer = std::int64_t;
+};
+
+template <typename T>
+using Vector = typename Lanes<T>::Vector;
+template <typename T>
+using Integers = typename Lanes<T>::Integers;
+template <typename T>
+using Integer = typename Lanes<T>::Integer;
+template <typename T>
+inline constexpr int kLanes = kVectorBytes / int(sizeof(T));
+
+template <typename T>
+SOFTWOOD_INLINE Vector<T> load(const T* from) {
+  Vector<T> v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <typename T>
+SOFTWOOD_INLINE Integers<T> load_integers(const Integer<T>* from) {
+  Integers<T> v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <typename V, typename S>
+SOFTWOOD_INLINE void store(S* to, V v) {
+  __builtin_memcpy(to, &v, sizeof v);
+}
+
+template <typename T>
+SOFTWOOD_INLINE Vector<T> broadcast(T value) {
+  return value - Vector<T>{};
+}
+
+template <typename T>
+SOFTWOOD_INLINE Integers<T> broadcast_integer(Integer<T> value) {
+  return value - Integers<T>{};
+}
+
+template <typename T>
+SOFTWOOD_INLINE Vector<T> absolute(Vector<T> v) {
+  constexpr Integer<T> sign = Integer<T>(1) << (8 * sizeof(T) - 1);
+  return (Vector<T>)((Integers<T>)v & ~broadcast_integer<T>(sign));
+}
+
+template <typename T>
+SOFTWOOD_INLINE T sum(Vector<T> v) {
+  T total = v[0];
+  for (int i = 1; i < kLanes<T>; ++i) total += v[i];
+  return total;
+}
+
+// The first `count` lanes (1 to kLanes - 1) of a vector: the end of a row whose length is no multiple of the lanes.
+// Nothing beyond them is read or written.
+template <typename T>
+struct Tail {
+  int count;
+#if defined(__AVX512F__)
+  std::uint32_t mask;
+#elif defined(__AVX2__)
+  __m256i mask;
+#endif
+
+  explicit SOFTWOOD_INLINE Tail(std::int64_t n) : count(int(n)) {
+#if defined(__AVX512F__)
+    mask = (1u << count) - 1;
+#elif defined(__AVX2__)
+    Integers<T> lane;
+    for (int i = 0; i < kLanes<T>; ++i) lane[i] = i;
+    mask = (__m256i)(lane < broadcast_integer<T>(count));
+#endif
+  }
+};
+
+SOFTWOOD_INLINE Vector<float> load(const float* from, const Tail<float>& tail) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(__mmask16(tail.mask), from);
+#elif defined(__AVX2__)
+  return _mm256_maskload_ps(from, tail.mask);
+#else
+  Vector<float> v{};
+  for (int i = 0; i < tail.count; ++i) v[i] = from[i];
+  return v;
+#endif
+}
+
+SOFTWOOD_INLINE Vector<double> load(const double* from, const Tail<double>& tail) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_pd(__mmask8(tail.mask), from);
+#elif defined(__AVX2__)
+  return _mm256_maskload_pd(from, tail.mask);
+#else
+  Vector<double> v{};
+  for (int i = 0; i < tail.count; ++i) v[i] = from[i];
+  return v;
+#endif
+}
+
+SOFTWOOD_INLINE void store(float* to, Vector<float> v, const Tail<float>& tail) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to, __mmask16(tail.mask), v);
+#elif defined(__AVX2__)
+  _mm256_maskstore_ps(to, tail.mask, v);
+#else
+  for (int i = 0; i < tail.count; ++i) to[i] = v[i];
+#endif
+}
+
+SOFTWOOD_INLINE void store(double* to, Vector<double> v, const Tail<double>& tail) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_pd(to, __mmask8(tail.mask), v);
+#elif defined(__AVX2__)
+  _mm256_maskstore_pd(to, tail.mask, v);
+#else
+  for (int i = 0; i < tail.count; ++i) to[i] = v[i];
+#endif
+}
+
+// One bit a lane of a mask, the first lane lowest.
+template <typename T>
+SOFTWOOD_INLINE std::uint32_t bits(Integers<T> mask) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return _mm512_movepi32_mask((__m512i)mask);
+  else return _mm512_movepi64_mask((__m512i)mask);
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 4) return std::uint32_t(_mm256_movemask_ps((__m256)mask));
+  else return std::uint32_t(_mm256_movemask_pd((__m256d)mask));
+#elif defined(__x86_64__)
+  if constexpr (sizeof(T) == 4) return std::uint32_t(_mm_movemask_ps((__m128)mask));
+  else return std::uint32_t(_mm_movemask_pd((__m128d)mask));
+#else
+  std::uint32_t result = 0;
+  for (int i = 0; i < kLanes<T>; ++i) result |= std::uint32_t(mask[i] & 1) << i;
+  return result;
+#endif
+}
+
+SOFTWOOD_INLINE int count_bits(std::uint32_t b) { return __builtin_popcount(b); }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For each set of lanes, the permutation (in 32-bit units) that moves them to the front, and its inverse.
+template <int kUnits>  // 32-bit units in a lane
+struct Permutations {
+  static constexpr int kCount = 1 << (8 / kUnits);
+  alignas(32) std::int32_t compress[kCount][8];
+  alignas(32) std::int32_t expand[kCount][8];
+  constexpr Permutations() : compress{}, expand{} {
+    for (int set = 0; set < kCount; ++set) {
+      int front = 0;
+      for (int lane = 0; lane < 8 / kUnits; ++lane) {
+        for (int unit = 0; unit < kUnits; ++unit) expand[set][lane * kUnits + unit] = front * kUnits + unit;
+        if (set >> lane & 1) {
+          for (int unit = 0; unit < kUnits; ++unit) compress[set][front * kUnits + unit] = lane * kUnits + unit;
+          ++front;
+        }
+      }
+    }
+  }
+};
+template <typename T>
+inline constexpr Permutations<int(sizeof(T) / 4)> kPermutations{};
+#endif
+
+// Moves the lanes of `v` whose bit is set to the front, in order; what follows them is left open.
+template <typename T, typename V>
+SOFTWOOD_INLINE V compress(V v, std::uint32_t set) {
+  static_assert(sizeof(V) == kVectorBytes);
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return (V)_mm512_maskz_compress_epi32(__mmask16(set), (__m512i)v);
+  else return (V)_mm512_maskz_compress_epi64(__mmask8(set), (__m512i)v);
+#elif defined(__AVX2__)
+  const __m256i order = _mm256_load_si256((const __m256i*)kPermutations<T>.compress[set]);
+  return (V)_mm256_permutevar8x32_epi32((__m256i)v, order);
+#else
+  V result{};
+  int front = 0;
+  for (int lane = 0; lane < kLanes<T>; ++lane) {
+    if (set >> lane & 1) result[front++] = v[lane];
+  }
+  return result;
+#endif
+}
+
+// The inverse of compress: the first lanes of `v` go to the lanes whose bit is set, in order; the others become 0.
+template <typename T>
+SOFTWOOD_INLINE Vector<T> expand(Vector<T> v, std::uint32_t set, [[maybe_unused]] Integers<T> mask) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return _mm512_maskz_expand_ps(__mmask16(set), v);
+  else return _mm512_maskz_expand_pd(__mmask8(set), v);
+#elif defined(__AVX2__)
+  const __m256i order = _mm256_load_si256((const __m256i*)kPermutations<T>.expand[set]);
+  return (Vector<T>)(_mm256_permutevar8x32_epi32((__m256i)v, order) & (__m256i)mask);
+#else
+  Vector<T> result{};
+  int front = 0;
+  for (int lane = 0; lane < kLanes<T>; ++lane) {
+    if (set >> lane & 1) result[lane] = v[front++];
+  }
+  return result;
+#endif
+}
+
+// One step of `sum_each`: of every `kDomain` lanes, the sums of neighbouring groups of `kGroup` lanes, first those of `a`,
+// then those of `b`.
+template <typename T, int kDomain, int kGroup, int... kLane>
+SOFTWOOD_INLINE Vector<T> add_neighbours(Vector<T> a, Vector<T> b, std::integer_sequence<int, kLane...>) {
+  constexpr auto source = [](int lane, int offset) {
+    const int base = lane / kDomain * kDomain, within = lane % kDomain;
+    const int half = kDomain / 2, from_b = within / half;
+    const int group = within % half / kGroup, rest = within % kGroup;
+    return from_b * kLanes<T> + base + (2 * group + offset) * kGroup + rest;
+  };
+  return __builtin_shufflevector(a, b, source(kLane, 0)...) + __builtin_shufflevector(a, b, source(kLane, 1)...);
+}
+
+// Lane i of the result is the sum over the lanes of vectors[i]. Sums inside 128-bit parts come first: shuffles within
+// them are cheaper than across.
+template <typename T>
+SOFTWOOD_INLINE Vector<T> sum_each(Vector<T> (&vectors)[kLanes<T>]) {
+  constexpr int kPart = 16 / int(sizeof(T));
+  constexpr auto lanes = std::make_integer_sequence<int, kLanes<T>>{};
+  int count = kLanes<T>;
+#pragma GCC unroll 4
+  for (int step = kPart; step > 1; step /= 2) {
+    count /= 2;
+#pragma GCC unroll 16
+    for (int i = 0; i < count; ++i) vectors[i] = add_neighbours<T, kPart, 1>(vectors[2 * i], vectors[2 * i + 1], lanes);
+  }
+  if constexpr (kLanes<T> > kPart) {
+#pragma GCC unroll 4
+    for (int step = kLanes<T> / kPart; step > 1; step /= 2) {
+      count /= 2;
+#pragma GCC unroll 16
+      for (int i = 0; i < count; ++i) {
+        vectors[i] = add_neighbours<T, kLanes<T>, kPart>(vectors[2 * i], vectors[2 * i + 1], lanes);
+      }
+    }
+  }
+  return vectors[0];
+}
+
+// Treats subnormal numbers as zero while it lives: they carry no weight here and cost a hundred cycles each.
+class FlushSubnormals {
+ public:
+#if defined(__x86_64__)
+  FlushSubnormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+  ~FlushSubnormals() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+#elif defined(__aarch64__)
+  FlushSubnormals() {
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
+    __asm__ volatile("msr fpcr, %0" : : "r"(saved_ | (std::uint64_t(1) << 24)));
+  }
+  ~FlushSubnormals() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_)); }
+
+ private:
+  std::uint64_t saved_;
+#else
+  FlushSubnormals() {}
+  ~FlushSubnormals() {}
+#endif
+};
+
+}  // namespace softwood::SOFTWOOD_ISA
