@@ -44,7 +44,7 @@ bool has_shape(const Array& array, std::initializer_list<std::int64_t> shape) {
 template <typename T>
 Rows<T> rows_of(const Matrix<T>& x, std::int64_t n_features) {
   require(static_cast<std::int64_t>(x.shape(1)) == n_features, "x and split_weight differ in features");
-  require(n_features == 1 || x.stride(1) == 1, "the features of a row must be contiguous");
+  require(x.size() == 0 || n_features == 1 || x.stride(1) == 1, "the features of a row must be contiguous");
   return {x.data(), static_cast<std::int64_t>(x.shape(0)), x.stride(0)};
 }
 

@@ -48,7 +48,7 @@ def check_parameters(
     if n_trees < 1 or n_features < 1:
         raise ValueError(f"split_weight must hold at least one tree and one feature; got shape {w.shape}.")
     if n_splits < 1 or n_splits & (n_splits + 1):
-        depth = max(n_splits, 1).bit_length()
+        depth = max((n_splits + 1).bit_length() - 1, 1)
         raise ValueError(
             f"split_weight must have 2^d - 1 splits a tree; got {n_splits} in shape {w.shape}: "
             f"a tree of depth {depth} has {2**depth - 1}, one of depth {depth + 1} has {2 ** (depth + 1) - 1}."
@@ -123,7 +123,8 @@ def check_activation(activation: str) -> int:
         pass
     if not isinstance(activation, str):
         raise TypeError(f"activation must be a string, one of {_listed(ACTIVATIONS)}; got {activation!r}.")
-    nearest = difflib.get_close_matches(activation.lower(), ACTIVATIONS, n=1, cutoff=0.0)[0]
+    name = activation.lower()
+    nearest = "logistic" if name == "sigmoid" else difflib.get_close_matches(name, ACTIVATIONS, n=1, cutoff=0.0)[0]
     raise ValueError(f"activation must be one of {_listed(ACTIVATIONS)}; got {activation!r}: did you mean {nearest!r}?")
 
 

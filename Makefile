@@ -1,0 +1,62 @@
+# Every target works on a fresh clone: it needs a C++20 compiler, make, and Python 3.10 or later with venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+CMAKE := $(BIN)/cmake
+CPP_FILES = $(shell find core bindings tests/core benchmarks -name '*.h' -o -name '*.cc')
+
+.PHONY: demo test lint core-tests python-tests bench sanitize stubs wheel clean
+
+demo: $(VENV)/.tools  ## install into .venv, run the main job on built-in data
+	$(PIP) --no-build-isolation --editable .
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev lint core-tests python-tests  ## everything that continuous integration runs
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+
+core-tests: $(VENV)/.tools
+	$(CMAKE) -S . -B build/tests -G Ninja -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON
+	$(CMAKE) --build build/tests
+	$(BIN)/ctest --test-dir build/tests --output-on-failure
+
+python-tests: $(VENV)/.dev
+	$(PIP) --no-build-isolation --no-deps --editable .
+	$(BIN)/python -m pytest -q -n 2
+
+bench: $(VENV)/.dev  ## speed against rivals; see docs/performance.md
+	$(PIP) --no-build-isolation --no-deps --editable .
+	$(BIN)/python benchmarks/kernels.py
+
+sanitize: $(VENV)/.tools  ## the C++ tests under address, undefined-behaviour and thread sanitizers
+	for kind in address,undefined thread; do \
+	  $(CMAKE) -S . -B build/sanitize-$$kind -G Ninja -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON \
+	    -DSOFTWOOD_SANITIZE=$$kind && \
+	  $(CMAKE) --build build/sanitize-$$kind && \
+	  $(BIN)/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
+	done
+
+stubs: $(VENV)/.dev  ## after a change of the bindings: write src/softwood/_core.pyi anew
+	$(PIP) --no-build-isolation --no-deps --editable .
+	$(BIN)/python -m nanobind.stubgen -q -m softwood._core -o src/softwood/_core.pyi
+
+wheel: $(VENV)/.tools  ## dist/softwood-*.whl
+	$(BIN)/python -m pip --disable-pip-version-check wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(VENV)/.tools: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) scikit-build-core nanobind cmake ninja
+	touch $@
+
+# torch is named with its exact version in the same command, so that the resolver never looks at another build of it.
+$(VENV)/.dev: $(VENV)/.tools pyproject.toml
+	$(PIP) --no-build-isolation torch==2.13.0 --editable '.[dev]'
+	touch $@
