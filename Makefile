@@ -3,16 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# An editable build with the tools of .venv; one build directory serves the Python module and the C++ tests.
+BUILD := SKBUILD_BUILD_DIR=build/dev $(PIP) --no-build-isolation
+BUILD_WITH_TESTS := SKBUILD_CMAKE_DEFINE=SOFTWOOD_BUILD_TESTS=ON $(BUILD)
 CMAKE := $(BIN)/cmake
 CPP_FILES = $(shell find core bindings tests/core benchmarks -name '*.h' -o -name '*.cc')
 
-.PHONY: demo test lint core-tests python-tests bench sanitize stubs wheel clean
+.PHONY: demo test lint build core-tests python-tests bench sanitize stubs wheel clean
 
 demo: $(VENV)/.tools  ## install into .venv, run the main job on built-in data
-	$(PIP) --no-build-isolation --editable .
+	$(BUILD) --editable .
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.dev lint core-tests python-tests  ## everything that continuous integration runs
+test: lint core-tests python-tests  ## everything that continuous integration runs
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -20,17 +23,16 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 
-core-tests: $(VENV)/.tools
-	$(CMAKE) -S . -B build/tests -G Ninja -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON
-	$(CMAKE) --build build/tests
-	$(BIN)/ctest --test-dir build/tests --output-on-failure
+build: $(VENV)/.dev
+	$(BUILD_WITH_TESTS) --no-deps --editable .
 
-python-tests: $(VENV)/.dev
-	$(PIP) --no-build-isolation --no-deps --editable .
+core-tests: build
+	$(BIN)/ctest --test-dir build/dev --output-on-failure
+
+python-tests: build
 	$(BIN)/python -m pytest -q -n 2
 
-bench: $(VENV)/.dev  ## speed against rivals; see docs/performance.md
-	$(PIP) --no-build-isolation --no-deps --editable .
+bench: build  ## speed against rivals; see docs/performance.md
 	$(BIN)/python benchmarks/kernels.py
 
 sanitize: $(VENV)/.tools  ## the C++ tests under address, undefined-behaviour and thread sanitizers
@@ -41,8 +43,7 @@ sanitize: $(VENV)/.tools  ## the C++ tests under address, undefined-behaviour an
 	  $(BIN)/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
 	done
 
-stubs: $(VENV)/.dev  ## after a change of the bindings: write src/softwood/_core.pyi anew
-	$(PIP) --no-build-isolation --no-deps --editable .
+stubs: build  ## after a change of the bindings: write src/softwood/_core.pyi anew
 	$(BIN)/python -m nanobind.stubgen -q -m softwood._core -o src/softwood/_core.pyi
 
 wheel: $(VENV)/.tools  ## dist/softwood-*.whl
@@ -58,5 +59,5 @@ $(VENV)/.tools: constraints.txt
 
 # torch is named with its exact version in the same command, so that the resolver never looks at another build of it.
 $(VENV)/.dev: $(VENV)/.tools pyproject.toml
-	$(PIP) --no-build-isolation torch==2.13.0 --editable '.[dev]'
+	$(BUILD_WITH_TESTS) torch==2.13.0 --editable '.[dev]'
 	touch $@
