@@ -22,7 +22,7 @@ def main() -> None:
     x = StandardScaler().fit_transform(table.data).astype(np.float32)
     y = table.target.astype(np.float32)[:, None]
     rng = np.random.default_rng(0)
-    w = rng.normal(0, 0.1, (N_TREES, 2**DEPTH - 1, x.shape[1])).astype(np.float32)
+    w = rng.normal(scale=0.1, size=(N_TREES, 2**DEPTH - 1, x.shape[1])).astype(np.float32)
     o = np.zeros((N_TREES, 2**DEPTH, 1), np.float32)
     print(f"softwood {softwood.__version__}: kernels for {ops.instruction_set()}, {softwood.get_num_threads()} threads")
     print(f"Breast-cancer table: {x.shape[0]} rows, {x.shape[1]} features. {N_TREES} trees of depth {DEPTH}.\n")
@@ -33,15 +33,16 @@ def main() -> None:
 
     print("Plain gradient descent on the logistic loss:")
     print(f"{'step':>6} {'loss':>8} {'accuracy':>9} {'leaves reached of ' + str(2**DEPTH):>22} {'us a step':>10}")
-    gradients = None
+    gradients: ops.Gradients | None = None
     for step in range(N_STEPS + 1):
         start = time.perf_counter()
         score, tape = ops.forward(x, w, o, with_tape=True)
         probability = 1 / (1 + np.exp(-score))
         grad_score = (probability - y) / len(y)
         gradients = ops.backward(grad_score, x, w, o, tape=tape, needs=("split_weight", "leaf_weight"), out=gradients)
-        w -= LEARNING_RATE * gradients.split_weight
-        o -= LEARNING_RATE * gradients.leaf_weight
+        _, grad_w, grad_o, _ = gradients
+        w -= LEARNING_RATE * grad_w
+        o -= LEARNING_RATE * grad_o
         elapsed = time.perf_counter() - start
         if step % 10 == 0:
             loss = np.logaddexp(0, np.where(y > 0, -score, score)).mean()

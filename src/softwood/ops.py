@@ -86,7 +86,7 @@ class Gradients:
         self._split_marked: npt.NDArray[np.uint8] | None = None
         self._leaf_marked: npt.NDArray[np.uint8] | None = None
 
-    def __iter__(self) -> Iterator[FloatArray | None]:
+    def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.split_weight, self.leaf_weight, self.split_bias))
 
     def __repr__(self) -> str:
