@@ -1,8 +1,8 @@
 """Speed of the kernels against rivals: `make bench`, or `python benchmarks/kernels.py [--seconds S] [--only NAME ...]`.
 
 Every contestant is checked against the oracle before it is timed. Times are medians of calls that take turns in one
-run, so that a slow moment of the machine hits all alike. One-thread times are the thread's CPU time, which leaves out the
-turns of other processes. Prints tables and writes benchmarks/results/kernels.json with all times.
+run, so that a slow moment of the machine hits all alike. One-thread times are the thread's CPU time, which leaves out
+the turns of other processes. Prints tables and writes benchmarks/results/kernels.json with all times.
 """
 
 from __future__ import annotations
