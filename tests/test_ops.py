@@ -262,15 +262,20 @@ def test_huge_and_tiny_values(dtype):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["x", "split_weight", "leaf_weight", "grad_output", "split_bias"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_values_that_are_not_finite_crash_nothing_without_the_check(make_problem, bad, activation):
-    problem = make_problem(n=300, d=6, m=3, activation=activation, spread=2)
-    x, w, o = problem.arrays
-    x[3, 2] = bad
-    y, tape = ops.forward(x, w, o, with_tape=True, check_finite=False, **problem.options)
-    clean = np.delete(np.arange(300), 3)
-    np.testing.assert_allclose(y[clean], reference.forward(x[clean], w, o, **problem.options), atol=1e-12)
-    ops.backward(problem.grad_output, x, w, o, tape=tape, **problem.options)
-    ops.reachability(x, w, check_finite=False, **problem.routing)
-    w[0, 0, 0] = bad  # parameters are never checked
-    ops.backward(problem.grad_output, x, w, o, check_finite=False, **problem.options)
+@pytest.mark.parametrize("spread", [0.1, 3])
+def test_values_that_are_not_finite_crash_nothing(make_problem, bad, where, activation, spread):
+    """`x` without its check; parameters and gradients are never checked. Training that diverges must not end in a crash."""
+    problem = make_problem(n=300, d=5, m=3, activation=activation, spread=spread, bias=True)
+    array = getattr(problem, where)
+    array.reshape(-1)[17] = bad
+    with np.errstate(invalid="ignore", over="ignore"):
+        y, tape = ops.forward(*problem.arrays, with_tape=True, check_finite=False, **problem.options)
+        ops.backward(problem.grad_output, *problem.arrays, tape=tape, **problem.options)
+        ops.backward(problem.grad_output, *problem.arrays, check_finite=False, **problem.options)
+        ops.reachability(problem.x, problem.split_weight, check_finite=False, **problem.routing)
+    if where == "x":  # the other rows are as ever
+        clean = np.delete(np.arange(300), 17 // 5)
+        want = reference.forward(problem.x[clean], problem.split_weight, problem.leaf_weight, **problem.options)
+        np.testing.assert_allclose(y[clean], want, atol=1e-12)
