@@ -266,7 +266,7 @@ def test_huge_and_tiny_values(dtype):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("spread", [0.1, 3])
 def test_values_that_are_not_finite_crash_nothing(make_problem, bad, where, activation, spread):
-    """`x` without its check; parameters and gradients are never checked. Training that diverges must not end in a crash."""
+    """`x` without its check; the rest is never checked. Training that diverges must not end in a crash."""
     problem = make_problem(n=300, d=5, m=3, activation=activation, spread=spread, bias=True)
     array = getattr(problem, where)
     array.reshape(-1)[17] = bad
