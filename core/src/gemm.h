@@ -26,23 +26,23 @@ SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     a[r] = a_row(row + r);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int c = 0; c < C; ++c) sums[r][c] = start != nullptr ? broadcast<T>(start[row + r]) : Vector<T>{};
   }
   for (std::int64_t i = 0; i < n_terms; ++i, b += b_stride) {
     Vector<T> columns[C];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int c = 0; c < C; ++c) columns[c] = kHasTail && c == C - 1 ? load(b + c * W, tail) : load(b + c * W);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const T factor = a[r][i * a_step];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int c = 0; c < C; ++c) sums[r][c] += factor * columns[c];
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
       if constexpr (kHasTail) {
         if (c == C - 1) {
@@ -56,7 +56,7 @@ SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64
 }
 
 // A tile whose height is known at run time only.
-template <typename T, int C, bool kHasTail, int R = kTileHeight, typename... Arguments>
+template <typename T, int C, bool kHasTail, int R = C == 3 ? kTileHeight / 2 : kTileHeight, typename... Arguments>
 SOFTWOOD_INLINE void gemm_tile_of_height(std::int64_t height, Arguments&&... arguments) {
   if (height == R) {
     gemm_tile<T, R, C, kHasTail>(arguments...);
@@ -88,7 +88,11 @@ inline void gemm(std::int64_t n_rows, std::int64_t n_columns, std::int64_t n_ter
   };
   constexpr std::integral_constant<int, 1> one;
   constexpr std::integral_constant<int, 2> two;
+  constexpr std::integral_constant<int, 3> three;
   std::int64_t column = 0;
+  if (n_rows <= kTileHeight / 2) {  // a low tile has to be wide, or the latency of its few sums would show
+    for (; column + 3 * W <= n_columns; column += 3 * W) columns(three, std::false_type{}, column);
+  }
   for (; column + C * W <= n_columns; column += C * W) columns(two, std::false_type{}, column);
   const std::int64_t rest = n_columns - column;
   if (rest > W) {
