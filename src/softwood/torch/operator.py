@@ -1,0 +1,365 @@
+"""The native kernels as PyTorch operations with gradients.
+
+Two doors lead to the same kernels, because each alone is too narrow:
+
+- `NativeFunction`, an autograd function for plain eager execution. It keeps the forward's tape for the backward, and
+  costs a fraction of what a call through PyTorch's dispatcher to Python and back does.
+- `torch.ops.softwood.tree_ensemble`, a registered operator, for all that traces or transforms a program: torch.compile,
+  torch.export, torch.func, fake tensors. An operator returns tensors only, so it has no tape and its backward repeats
+  the traversal: nothing to free, and nothing that a recomputation or a second backward could find stale.
+
+Both differentiate twice: `tree_ensemble_backward` is an operator of its own, whose gradient is that of the dense form.
+Arguments are taken as valid; `functional` checks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from softwood import ops
+from softwood.torch import dense
+
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
+_NAMES = ("x", "split_weight", "leaf_weight", "split_bias")
+
+
+def is_plain_eager(*tensors: Tensor | None) -> bool:
+    """Return whether nothing traces, transforms or intercepts operations on these tensors, so that arrays may be used."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state()
+        or any(type(tensor) not in _PLAIN_TYPES for tensor in tensors)
+    )
+
+
+def is_onnx_export() -> bool:
+    """Return whether this call is part of an export to ONNX, which knows PyTorch's own operators only."""
+    return not is_plain_eager() and torch.onnx.is_in_onnx_export()
+
+
+def native(
+    x: Tensor,
+    split_weight: Tensor,
+    leaf_weight: Tensor,
+    split_bias: Tensor | None,
+    activation: str,
+    gamma: float,
+    sum_trees: bool,
+    sparse_grad: bool,
+) -> Tensor:
+    """Apply the native kernels to x [n, p] by the cheapest door that is open."""
+    tensors = (x, split_weight, leaf_weight, split_bias)
+    if not is_plain_eager(*tensors):
+        if sparse_grad:
+            raise RuntimeError(
+                "sparse_grad=True works in plain eager mode only, since neither compilers nor torch.func know operators "
+                "with sparse gradients: set sparse_grad=False here"
+            )
+        return tree_ensemble(*tensors, activation, gamma, sum_trees)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        return NativeFunction.apply(*tensors, activation, gamma, sum_trees, sparse_grad)
+    return torch.from_numpy(_forward_arrays(_arrays(tensors), activation, gamma, sum_trees))
+
+
+def reachable_leaves(
+    x: Tensor, split_weight: Tensor, split_bias: Tensor | None, activation: str, gamma: float
+) -> Tensor:
+    """Count the leaves that each row of x [n, p] reaches in each tree, [n, m]."""
+    x_array, split_array, bias_array = _arrays((x, split_weight, split_bias))
+    counts = ops.reachability(
+        x_array, split_array, split_bias=bias_array, activation=activation, gamma=gamma, n_threads=_n_threads()
+    )
+    return torch.from_numpy(counts.leaves)
+
+
+def _n_threads() -> int:
+    """Respect both PyTorch's bound, which is 1 in the workers of a DataLoader, and softwood's."""
+    return min(torch.get_num_threads(), ops.get_num_threads())
+
+
+def _arrays(tensors: Sequence[Tensor | None]) -> list[np.ndarray | None]:
+    """Return the tensors' memory as arrays; `ops` copies what is not laid out as it needs."""
+    return [None if tensor is None else tensor.detach().numpy() for tensor in tensors]
+
+
+def _forward_arrays(
+    arrays: Sequence[np.ndarray | None], activation: str, gamma: float, sum_trees: bool, with_tape: bool = False
+) -> Any:
+    x, split_weight, leaf_weight, split_bias = arrays
+    return ops.forward(
+        x,
+        split_weight,
+        leaf_weight,
+        split_bias=split_bias,
+        activation=activation,
+        gamma=gamma,
+        sum_trees=sum_trees,
+        n_threads=_n_threads(),
+        with_tape=with_tape,
+        check_finite=False,
+    )
+
+
+def _backward_arrays(
+    arrays: Sequence[np.ndarray | None],
+    activation: str,
+    gamma: float,
+    sum_trees: bool,
+    needed: Sequence[bool],
+    tape: ops.Tape | None = None,
+    out: ops.Gradients | None = None,
+) -> ops.Gradients:
+    grad_output, x, split_weight, leaf_weight, split_bias = arrays
+    return ops.backward(
+        grad_output,
+        x,
+        split_weight,
+        leaf_weight,
+        split_bias=split_bias,
+        activation=activation,
+        gamma=gamma,
+        sum_trees=sum_trees,
+        needs=[name for name, is_needed in zip(_NAMES, needed, strict=True) if is_needed],
+        tape=tape,
+        out=out,
+        n_threads=_n_threads(),
+        check_finite=False,
+    )
+
+
+# --- The eager door -----------------------------------------------------------------------------------------------------
+
+
+class NativeFunction(torch.autograd.Function):
+    """Forward with a tape; backward for the gradients that are needed, dense or sparse."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        split_weight: Tensor,
+        leaf_weight: Tensor,
+        split_bias: Tensor | None,
+        activation: str,
+        gamma: float,
+        sum_trees: bool,
+        sparse_grad: bool,
+    ) -> Tensor:
+        """Run the kernel and remember what the backward needs."""
+        tensors = (x, split_weight, leaf_weight, split_bias)
+        output, tape = _forward_arrays(_arrays(tensors), activation, gamma, sum_trees, with_tape=True)
+        # The tape rides on a saved tensor so that it is freed when those are. Hooks that move saved tensors elsewhere
+        # lose it, and the backward repeats the traversal.
+        carrier = torch.empty(0)
+        carrier.tape = tape  # type: ignore[attr-defined]
+        ctx.save_for_backward(*tensors, carrier)
+        ctx.options = (activation, gamma, sum_trees)
+        ctx.sparse_grad = sparse_grad
+        return torch.from_numpy(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the four tensors, None for those without need, and None for the four options."""
+        *tensors, carrier = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:4]
+        if torch.is_grad_enabled() or not is_plain_eager(grad_output, *tensors):
+            if ctx.sparse_grad:
+                raise RuntimeError(
+                    "sparse_grad=True has first derivatives only, in plain eager mode: set sparse_grad=False for "
+                    "create_graph=True, batched gradients and compiled backward passes"
+                )
+            gradients = _spread(tree_ensemble_backward(grad_output, *tensors, *ctx.options, needed), needed)
+        else:
+            arrays = _arrays((grad_output, *tensors))
+            tape = getattr(carrier, "tape", None)
+            if ctx.sparse_grad:
+                gradients = _sparse_gradients(tensors[1], arrays, ctx.options, needed, tape)
+            else:
+                found = _backward_arrays(arrays, *ctx.options, needed, tape)
+                gradients = [None if array is None else torch.from_numpy(array) for array in found]
+        return *gradients, None, None, None, None
+
+
+# Memory for dense gradients that is zero but for marked rows, kept while the split weights it belongs to are alive.
+_scratch = WeakTensorKeyDictionary()
+
+
+def _sparse_gradients(
+    split_weight: Tensor,
+    arrays: Sequence[np.ndarray | None],
+    options: tuple[str, float, bool],
+    needed: Sequence[bool],
+    tape: ops.Tape | None,
+) -> list[Tensor | None]:
+    """Return gradients that hold reached rows only, at a cost in proportion to them."""
+    found = _backward_arrays(arrays, *options, needed, tape, out=_scratch.pop(split_weight, None))
+    grad_x, grad_split, grad_leaf, grad_bias = found
+    split_rows, leaf_rows = found.split_rows, found.leaf_rows
+    gradients = [
+        None if grad_x is None else torch.from_numpy(grad_x),
+        _reached_rows(grad_split, split_rows),
+        _reached_rows(grad_leaf, leaf_rows),
+        _reached_rows(grad_bias, split_rows),
+    ]
+    found.x = None  # the caller owns it now: the next step must not write there
+    _scratch[split_weight] = found
+    return gradients
+
+
+def _reached_rows(gradient: np.ndarray | None, rows: np.ndarray) -> Tensor | None:
+    """Copy rows of a [m, nodes, ...] gradient, counted through all trees, to a tensor that is sparse in trees and nodes."""
+    if gradient is None:
+        return None
+    indices = torch.from_numpy(np.stack(np.divmod(rows, gradient.shape[1])))
+    values = torch.from_numpy(gradient).flatten(0, 1).index_select(0, torch.from_numpy(rows))
+    return torch.sparse_coo_tensor(indices, values, gradient.shape, is_coalesced=True, check_invariants=False)
+
+
+# --- The registered operators -------------------------------------------------------------------------------------------
+
+_PARAMETERS = (
+    "Tensor x, Tensor split_weight, Tensor leaf_weight, Tensor? split_bias, str activation, float gamma, bool sum_trees"
+)
+
+
+@torch.library.custom_op(
+    "softwood::tree_ensemble", mutates_args=(), device_types="cpu", schema=f"({_PARAMETERS}) -> Tensor"
+)
+def tree_ensemble(
+    x: Tensor,
+    split_weight: Tensor,
+    leaf_weight: Tensor,
+    split_bias: Tensor | None,
+    activation: str,
+    gamma: float,
+    sum_trees: bool,
+) -> Tensor:
+    """Return the output of the ensemble, [n, k] or [n, m, k]."""
+    arrays = _arrays((x, split_weight, leaf_weight, split_bias))
+    return torch.from_numpy(_forward_arrays(arrays, activation, gamma, sum_trees))
+
+
+@torch.library.custom_op(
+    "softwood::tree_ensemble_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(Tensor grad_output, {_PARAMETERS}, bool[] needed) -> Tensor[]",
+)
+def tree_ensemble_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    split_weight: Tensor,
+    leaf_weight: Tensor,
+    split_bias: Tensor | None,
+    activation: str,
+    gamma: float,
+    sum_trees: bool,
+    needed: Sequence[bool],
+) -> list[Tensor]:
+    """Return the gradients of those of x, split_weight, leaf_weight and split_bias that are needed, in this order."""
+    arrays = _arrays((grad_output, x, split_weight, leaf_weight, split_bias))
+    found = _backward_arrays(arrays, activation, gamma, sum_trees, needed)
+    return [torch.from_numpy(array) for array in found if array is not None]
+
+
+def _spread(gradients: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
+    """Put the gradients of the needed tensors back into their places among all four."""
+    remaining = iter(gradients)
+    return [next(remaining) if is_needed else None for is_needed in needed]
+
+
+@tree_ensemble.register_fake
+def _(
+    x: Tensor,
+    split_weight: Tensor,
+    leaf_weight: Tensor,
+    split_bias: Tensor | None,
+    activation: str,
+    gamma: float,
+    sum_trees: bool,
+) -> Tensor:
+    n_trees, _, n_outputs = leaf_weight.shape
+    return x.new_empty((x.shape[0], n_outputs) if sum_trees else (x.shape[0], n_trees, n_outputs))
+
+
+@tree_ensemble_backward.register_fake
+def _(grad_output: Tensor, *arguments: Any) -> list[Tensor]:
+    tensors, needed = arguments[:4], arguments[-1]
+    return [tensor.new_empty(tensor.shape) for tensor, is_needed in zip(tensors, needed, strict=True) if is_needed]
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4])
+    ctx.options = inputs[4:]
+
+
+def _operator_gradient(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+    needed = list(ctx.needs_input_grad[:4])
+    gradients = tree_ensemble_backward(grad_output, *ctx.saved_tensors, *ctx.options, needed)
+    return *_spread(gradients, needed), None, None, None
+
+
+tree_ensemble.register_autograd(_operator_gradient, setup_context=_save_inputs)
+
+
+def _save_backward_inputs(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:5])
+    ctx.options = inputs[5:8]
+    ctx.needed = inputs[8]
+
+
+def _second_gradient(ctx: Any, grad_gradients: list[Tensor]) -> tuple[Tensor | None, ...]:
+    """Differentiate the gradients themselves, which only the dense form can."""
+    activation, gamma, sum_trees = ctx.options
+    grad_output, *tensors = ctx.saved_tensors
+    present = [tensor is not None for tensor in tensors]
+
+    def output(*given: Tensor) -> Tensor:
+        return dense.forward(*_spread(given, present), activation=activation, gamma=gamma, sum_trees=sum_trees)  # type: ignore[arg-type]
+
+    def gradients(grad_output: Tensor, *given: Tensor) -> list[Tensor]:
+        found = _spread(torch.func.vjp(output, *given)[1](grad_output), present)
+        return [gradient for gradient, is_needed in zip(found, ctx.needed, strict=True) if is_needed and gradient is not None]
+
+    given = [tensor for tensor in tensors if tensor is not None]
+    grad_grad_output, *second = torch.func.vjp(gradients, grad_output, *given)[1](list(grad_gradients))
+    return grad_grad_output, *_spread(second, present), None, None, None, None
+
+
+tree_ensemble_backward.register_autograd(_second_gradient, setup_context=_save_backward_inputs)
+
+
+def _over_batch(operator: Any, info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
+    """Apply an operator to one element of a vmapped dimension after the other."""
+    def pick(index: int) -> list[Any]:
+        return [
+            argument if dim is None or not isinstance(argument, Tensor) else argument.select(dim, index)
+            for argument, dim in zip(arguments, in_dims, strict=True)
+        ]
+
+    return [operator(*pick(index)) for index in range(info.batch_size)]
+
+
+@tree_ensemble.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
+    x, *rest = arguments
+    if any(dim is not None for dim in in_dims[1:4]):
+        return torch.stack(_over_batch(tree_ensemble, info, in_dims, arguments)), 0
+    rows = x.movedim(in_dims[0], 0)
+    output = tree_ensemble(rows.flatten(0, 1), *rest)
+    return output.unflatten(0, rows.shape[:2]), 0
+
+
+@tree_ensemble_backward.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[list[Tensor], list[int]]:
+    results = _over_batch(tree_ensemble_backward, info, in_dims, arguments)
+    gradients = [torch.stack(parts) for parts in zip(*results, strict=True)]
+    return gradients, [0] * len(gradients)
