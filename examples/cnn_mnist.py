@@ -70,7 +70,7 @@ def convolutional_body(filters: int, dropout: float) -> tuple[list[nn.Module], i
 def cnn_tel(args: argparse.Namespace) -> nn.Sequential:
     """Return the network whose last layer is a tree ensemble."""
     body, n_features = convolutional_body(args.filters, args.dropout)
-    trees = TreeEnsemble(args.units, N_CLASSES, args.trees, args.depth, gamma=args.gamma)
+    trees = TreeEnsemble(args.units, N_CLASSES, args.trees, args.depth, gamma=args.gamma, init="scaled")
     return nn.Sequential(*body, nn.Linear(n_features, args.units), nn.ReLU(), trees)
 
 
