@@ -42,7 +42,7 @@ def left_probability(v: Tensor, activation: str) -> Tensor:
 
 def _levels(by_node: Tensor) -> tuple[Tensor, ...]:
     """Cut [m, 2^d - 1, n] into the levels of the trees, from the root down."""
-    n_splits = by_node.shape[1]
+    n_splits = int(by_node.shape[1])  # a tensor while torch.jit traces
     return by_node.split([2**level for level in range(n_splits.bit_length())], dim=1)
 
 

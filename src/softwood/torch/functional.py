@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from softwood import ops
 from softwood.torch import dense, operator
 
 MAX_DEPTH = 20
@@ -46,7 +45,7 @@ def tree_ensemble(
         Whether the outputs of the trees are added up.
     implementation : {"auto", "native", "dense"}
         "native" visits what a sample reaches, on the CPU; "dense" visits every node, on any device. "auto" is native on
-        the CPU unless the model is on its way to ONNX, and dense elsewhere.
+        the CPU, but dense where PyTorch must see inside: on export to ONNX and under torch.func's derivatives.
     sparse_grad : bool
         Whether the gradients of weights and biases are sparse tensors of the rows that the batch reached, for
         `torch.optim.SparseAdam` or `torch.optim.SGD`. Native only; not under torch.compile and torch.func.
@@ -72,7 +71,7 @@ def tree_ensemble(
             [1.0000]])
     """
     device_type = x.device.type
-    if torch.is_autocast_enabled(device_type):
+    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         x, split_weight, leaf_weight, split_bias = _for_autocast(x, split_weight, leaf_weight, split_bias)
     _check(x, split_weight, leaf_weight, split_bias, activation, gamma)
     native = _is_native(implementation, device_type)
@@ -126,7 +125,7 @@ def _for_autocast(*tensors: Tensor | None) -> tuple:
 
 def _is_native(implementation: str, device_type: str) -> bool:
     if implementation == "auto":
-        return device_type == "cpu" and not operator.is_onnx_export()
+        return device_type == "cpu" and not operator.must_be_transparent()
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation must be one of {', '.join(map(repr, IMPLEMENTATIONS))}; got {implementation!r}")
     if implementation == "native" and device_type != "cpu":

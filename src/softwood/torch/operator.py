@@ -40,9 +40,16 @@ def is_plain_eager(*tensors: Tensor | None) -> bool:
     )
 
 
-def is_onnx_export() -> bool:
-    """Return whether this call is part of an export to ONNX, which knows PyTorch's own operators only."""
-    return not is_plain_eager() and torch.onnx.is_in_onnx_export()
+def must_be_transparent() -> bool:
+    """Return whether someone needs PyTorch's own operators: ONNX export, or torch.func, when it differentiates."""
+    if is_plain_eager():
+        return False
+    if torch.onnx.is_in_onnx_export():
+        return True
+    return not torch.compiler.is_compiling() and any(
+        interpreter.key() != torch._C._functorch.TransformType.Vmap
+        for interpreter in torch._C._functorch.get_interpreter_stack() or ()
+    )
 
 
 def native(
@@ -170,13 +177,14 @@ class NativeFunction(torch.autograd.Function):
         """Return the gradients of the four tensors, None for those without need, and None for the four options."""
         *tensors, carrier = ctx.saved_tensors
         needed = ctx.needs_input_grad[:4]
-        if torch.is_grad_enabled() or not is_plain_eager(grad_output, *tensors):
+        is_batched = torch._C._functorch.is_legacy_batchedtensor(grad_output)  # by is_grads_batched=True
+        if torch.is_grad_enabled() or is_batched or not is_plain_eager(grad_output, *tensors):
             if ctx.sparse_grad:
                 raise RuntimeError(
                     "sparse_grad=True has first derivatives only, in plain eager mode: set sparse_grad=False for "
                     "create_graph=True, batched gradients and compiled backward passes"
                 )
-            gradients = _spread(tree_ensemble_backward(grad_output, *tensors, *ctx.options, needed), needed)
+            gradients = _where(needed, tree_ensemble_backward(grad_output, *tensors, *ctx.options, needed))
         else:
             arrays = _arrays((grad_output, *tensors))
             tape = getattr(carrier, "tape", None)
@@ -251,7 +259,7 @@ def tree_ensemble(
     "softwood::tree_ensemble_backward",
     mutates_args=(),
     device_types="cpu",
-    schema=f"(Tensor grad_output, {_PARAMETERS}, bool[] needed) -> Tensor[]",
+    schema=f"(Tensor grad_output, {_PARAMETERS}, bool[] needed) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def tree_ensemble_backward(
     grad_output: Tensor,
@@ -263,17 +271,16 @@ def tree_ensemble_backward(
     gamma: float,
     sum_trees: bool,
     needed: Sequence[bool],
-) -> list[Tensor]:
-    """Return the gradients of those of x, split_weight, leaf_weight and split_bias that are needed, in this order."""
+) -> tuple[Tensor, ...]:
+    """Return the gradients of x, split_weight, leaf_weight and split_bias; an empty tensor where there is no need."""
     arrays = _arrays((grad_output, x, split_weight, leaf_weight, split_bias))
     found = _backward_arrays(arrays, activation, gamma, sum_trees, needed)
-    return [torch.from_numpy(array) for array in found if array is not None]
+    return tuple(x.new_empty(0) if array is None else torch.from_numpy(array) for array in found)
 
 
-def _spread(gradients: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
-    """Put the gradients of the needed tensors back into their places among all four."""
-    remaining = iter(gradients)
-    return [next(remaining) if is_needed else None for is_needed in needed]
+def _where(needed: Sequence[bool], gradients: Sequence[Tensor]) -> list[Tensor | None]:
+    """Put None for the gradients without need."""
+    return [gradient if is_needed else None for gradient, is_needed in zip(gradients, needed, strict=True)]
 
 
 @tree_ensemble.register_fake
@@ -291,9 +298,12 @@ def _(
 
 
 @tree_ensemble_backward.register_fake
-def _(grad_output: Tensor, *arguments: Any) -> list[Tensor]:
+def _(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     tensors, needed = arguments[:4], arguments[-1]
-    return [tensor.new_empty(tensor.shape) for tensor, is_needed in zip(tensors, needed, strict=True) if is_needed]
+    return tuple(
+        tensor.new_empty(tensor.shape) if is_needed else grad_output.new_empty(0)
+        for tensor, is_needed in zip(tensors, needed, strict=True)
+    )
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -304,34 +314,36 @@ def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _operator_gradient(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
     needed = list(ctx.needs_input_grad[:4])
     gradients = tree_ensemble_backward(grad_output, *ctx.saved_tensors, *ctx.options, needed)
-    return *_spread(gradients, needed), None, None, None
+    return *_where(needed, gradients), None, None, None
 
 
 tree_ensemble.register_autograd(_operator_gradient, setup_context=_save_inputs)
 
 
-def _save_backward_inputs(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+def _save_backward_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:5])
     ctx.options = inputs[5:8]
     ctx.needed = inputs[8]
 
 
-def _second_gradient(ctx: Any, grad_gradients: list[Tensor]) -> tuple[Tensor | None, ...]:
+def _second_gradient(ctx: Any, *grad_gradients: Tensor) -> tuple[Tensor | None, ...]:
     """Differentiate the gradients themselves, which only the dense form can."""
     activation, gamma, sum_trees = ctx.options
-    grad_output, *tensors = ctx.saved_tensors
-    present = [tensor is not None for tensor in tensors]
+    grad_output, x, split_weight, leaf_weight, split_bias = ctx.saved_tensors
+    given = (x, split_weight, leaf_weight) if split_bias is None else (x, split_weight, leaf_weight, split_bias)
 
-    def output(*given: Tensor) -> Tensor:
-        return dense.forward(*_spread(given, present), activation=activation, gamma=gamma, sum_trees=sum_trees)  # type: ignore[arg-type]
+    def output(*tensors: Tensor) -> Tensor:
+        bias = tensors[3] if len(tensors) == 4 else None
+        return dense.forward(*tensors[:3], bias, activation=activation, gamma=gamma, sum_trees=sum_trees)
 
-    def gradients(grad_output: Tensor, *given: Tensor) -> list[Tensor]:
-        found = _spread(torch.func.vjp(output, *given)[1](grad_output), present)
-        return [gradient for gradient, is_needed in zip(found, ctx.needed, strict=True) if is_needed and gradient is not None]
+    def gradients(grad_output: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        found = torch.func.vjp(output, *tensors)[1](grad_output)
+        return tuple(gradient for gradient, is_needed in zip(found, ctx.needed, strict=False) if is_needed)
 
-    given = [tensor for tensor in tensors if tensor is not None]
-    grad_grad_output, *second = torch.func.vjp(gradients, grad_output, *given)[1](list(grad_gradients))
-    return grad_grad_output, *_spread(second, present), None, None, None, None
+    cotangents = tuple(grad for grad, is_needed in zip(grad_gradients, ctx.needed, strict=True) if is_needed)
+    second = torch.func.vjp(gradients, grad_output, *given)[1](cotangents)
+    no_bias = (None,) * (split_bias is None)
+    return *second, *no_bias, None, None, None, None
 
 
 tree_ensemble_backward.register_autograd(_second_gradient, setup_context=_save_backward_inputs)
@@ -359,7 +371,6 @@ def _(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int
 
 
 @tree_ensemble_backward.register_vmap
-def _(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[list[Tensor], list[int]]:
+def _(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     results = _over_batch(tree_ensemble_backward, info, in_dims, arguments)
-    gradients = [torch.stack(parts) for parts in zip(*results, strict=True)]
-    return gradients, [0] * len(gradients)
+    return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0, 0, 0, 0)

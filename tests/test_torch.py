@@ -1,0 +1,653 @@
+"""The PyTorch layer: its values and gradients, its life under PyTorch's transformations, and its refusals."""
+
+import copy
+import gc
+import io
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from softwood import ops, reference  # noqa: E402
+from softwood.torch import TreeEnsemble, tree_ensemble  # noqa: E402
+from softwood.torch import operator as doors  # noqa: E402
+
+ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
+OPERATOR = torch.ops.softwood.tree_ensemble.default
+OPERATOR_BACKWARD = torch.ops.softwood.tree_ensemble_backward.default
+
+
+def make_arguments(*, n=6, p=4, k=3, m=2, depth=3, scale=0.4, bias=True, dtype=torch.float64, requires_grad=True, seed=0):
+    """Random x, split_weight, leaf_weight and split_bias; with gamma 1 some nodes are fractional and some are not."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(n, p), (m, 2**depth - 1, p), (m, 2**depth, k), (m, 2**depth - 1)]
+    scales = [1.0, scale, 1.0, 0.1]
+    tensors = [
+        (torch.randn(shape, generator=generator, dtype=dtype) * size).requires_grad_(requires_grad)
+        for shape, size in zip(shapes, scales, strict=True)
+    ]
+    return tensors if bias else [*tensors[:3], None]
+
+
+def call(x, split_weight, leaf_weight, split_bias=None, **options):
+    return tree_ensemble(x, split_weight, leaf_weight, split_bias=split_bias, **options)
+
+
+def gradients_of(arguments, **options):
+    """Gradients by a loss that weighs all outputs differently."""
+    given = [argument for argument in arguments if argument is not None]
+    output = call(*arguments, **options)
+    weights = torch.linspace(-1, 2, output.numel(), dtype=output.dtype).reshape(output.shape)
+    return torch.autograd.grad((output * weights).sum(), given)
+
+
+def same_classes(module, other):
+    return all(torch.equal(a, b) for a, b in zip(module.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+# --- Values and gradients -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", ["native", "dense"])
+def test_value_of_a_tree_computed_by_hand(implementation):
+    # Root: t = 0.1 -> v = 0.6, S = 0.648. Left child: t = 3, outside the band, S = 1. Right child: t = -0.25 -> S = 0.15625.
+    x = torch.tensor([[0.1, 3.0, -0.25]], dtype=torch.float64)
+    split_weight = torch.eye(3, dtype=torch.float64)[None]
+    leaf_weight = torch.tensor([[[1.0], [10.0], [100.0], [1000.0]]], dtype=torch.float64)
+    expected = 0.648 * 1.0 + 0.352 * (0.15625 * 100.0 + 0.84375 * 1000.0)
+    output = tree_ensemble(x, split_weight, leaf_weight, implementation=implementation)
+    assert output.item() == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("implementation", ["native", "dense"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("sum_trees", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_equals_the_reference(implementation, activation, sum_trees, bias):
+    arguments = make_arguments(bias=bias, n=9, depth=4)
+    options = {"activation": activation, "gamma": 0.7, "sum_trees": sum_trees}
+    arrays = [None if argument is None else argument.detach().numpy() for argument in arguments]
+    expected = reference.forward(*arrays[:3], split_bias=arrays[3], **options)
+    output = call(*arguments, implementation=implementation, **options)
+    np.testing.assert_allclose(output.detach().numpy(), expected, rtol=1e-12, atol=1e-13)
+
+    grad_output = np.linspace(-1, 2, expected.size).reshape(expected.shape)
+    expected_gradients = reference.backward(grad_output, *arrays[:3], split_bias=arrays[3], **options)
+    for gradient, wanted in zip(
+        gradients_of(arguments, implementation=implementation, **options),
+        (gradient for gradient in expected_gradients if gradient is not None),
+        strict=True,
+    ):
+        np.testing.assert_allclose(gradient.numpy(), wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("implementation", ["native", "dense"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradcheck(implementation, activation):
+    arguments = make_arguments()
+    options = {"activation": activation, "implementation": implementation}
+    assert torch.autograd.gradcheck(lambda *given: call(*given, **options), arguments)
+    assert torch.autograd.gradcheck(lambda *given: call(*given, sum_trees=False, gamma=2.0, **options), arguments)
+
+
+def test_gradcheck_of_the_registered_operator():
+    arguments = make_arguments()
+    assert torch.autograd.gradcheck(lambda *given: OPERATOR(*given, "smooth_step", 1.0, True), arguments)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_second_derivatives(activation, bias):
+    arguments = [argument for argument in make_arguments(n=3, m=1, depth=2, bias=bias) if argument is not None]
+    assert torch.autograd.gradgradcheck(lambda *given: call(*given, activation=activation), arguments)
+
+
+def test_gradient_penalty_through_the_layer():
+    arguments = make_arguments(bias=False)
+    penalties = {}
+    for implementation in ("native", "dense"):
+        output = call(*arguments, implementation=implementation)
+        (grad_x,) = torch.autograd.grad(output.sum(), arguments[0], create_graph=True)
+        penalties[implementation] = torch.autograd.grad(grad_x.square().sum(), arguments[1:3])
+    for native, dense in zip(*penalties.values(), strict=True):
+        assert native.abs().max() > 0
+        torch.testing.assert_close(native, dense)
+
+
+def test_float32_native_and_dense_agree():
+    arguments = make_arguments(n=300, p=30, m=5, depth=6, scale=0.2, dtype=torch.float32)
+    torch.testing.assert_close(call(*arguments), call(*arguments, implementation="dense"), rtol=1e-4, atol=1e-5)
+    for native, dense in zip(gradients_of(arguments), gradients_of(arguments, implementation="dense"), strict=True):
+        torch.testing.assert_close(native, dense, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("implementation", ["native", "dense"])
+@pytest.mark.parametrize("leading", [(), (5,), (2, 3), (2, 1, 4), (0,), (3, 0)])
+@pytest.mark.parametrize("sum_trees", [True, False])
+def test_leading_dimensions(implementation, leading, sum_trees):
+    layer = TreeEnsemble(4, 3, 2, 3, sum_trees=sum_trees, implementation=implementation, dtype=torch.float64)
+    x = torch.randn(*leading, 4, dtype=torch.float64, requires_grad=True)
+    output = layer(x)
+    assert output.shape == (*leading, 3) if sum_trees else (*leading, 2, 3)
+    rows = layer(x.reshape(-1, 4))
+    torch.testing.assert_close(output, rows.reshape(output.shape))
+    output.sum().backward()
+    assert x.grad.shape == x.shape
+    assert layer.reachable_leaves(x).shape == (*leading, 2)
+
+
+def test_layouts_that_are_not_contiguous():
+    x, split_weight, leaf_weight, split_bias = make_arguments(requires_grad=False)
+    expected = call(x, split_weight, leaf_weight, split_bias)
+    strided = [tensor.mT.contiguous().mT for tensor in (x, split_weight, leaf_weight, split_bias)]
+    assert not any(tensor.is_contiguous() for tensor in strided)
+    torch.testing.assert_close(call(*strided), expected)
+    wide = torch.randn(6, 9, dtype=torch.float64)
+    wide[:, 2:6] = x
+    torch.testing.assert_close(call(wide[:, 2:6], split_weight, leaf_weight, split_bias), expected)
+    torch.testing.assert_close(call(x[::2], split_weight, leaf_weight, split_bias), expected[::2])
+
+
+def test_rows_with_nan_give_nan_and_leave_the_others_alone():
+    arguments = make_arguments(requires_grad=False)
+    expected = call(*arguments)
+    arguments[0][2, 1] = float("nan")
+    for implementation in ("native", "dense"):
+        output = call(*arguments, implementation=implementation)
+        assert output[2].isnan().all()
+        kept = [0, 1, 3, 4, 5]
+        torch.testing.assert_close(output[kept], expected[kept])
+
+
+# --- Work that is not done ----------------------------------------------------------------------------------------------
+
+
+def test_frozen_tensors_skip_their_gradient_work(monkeypatch):
+    asked = []
+    backward = ops.backward
+    monkeypatch.setattr(ops, "backward", lambda *a, **options: asked.append(set(options["needs"])) or backward(*a, **options))
+    layer = TreeEnsemble(4, 3, 2, 3, bias=True)
+    x = torch.randn(5, 4)
+    layer(x).sum().backward()
+    layer.requires_grad_(False)
+    layer.leaf_weight.requires_grad_(True)
+    layer(x).sum().backward()
+    layer.requires_grad_(False)
+    layer(x.requires_grad_()).sum().backward()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    compiled(x).sum().backward()
+    assert asked == [{"split_weight", "leaf_weight", "split_bias"}, {"leaf_weight"}, {"x"}, {"x"}]
+    assert x.grad is not None
+
+
+def test_backward_uses_the_tape_of_the_forward(monkeypatch):
+    tapes = []
+    backward = ops.backward
+    monkeypatch.setattr(ops, "backward", lambda *a, **options: tapes.append(options["tape"]) or backward(*a, **options))
+    arguments = make_arguments()
+    output = call(*arguments)
+    output.sum().backward(retain_graph=True)
+    first = arguments[1].grad.clone()
+    output.sum().backward()
+    torch.testing.assert_close(arguments[1].grad, 2 * first)
+    assert isinstance(tapes[0], ops.Tape)
+    assert tapes[0] is tapes[1]
+
+
+def test_tape_is_freed_with_the_saved_tensors():
+    def live_tapes():
+        return sum(isinstance(thing, ops.Tape) for thing in gc.get_objects())
+
+    gc.collect()
+    before = live_tapes()
+    arguments = make_arguments()
+    output = call(*arguments)
+    assert live_tapes() == before + 1
+    output.sum().backward()
+    assert live_tapes() == before, "the output is still alive, but its graph has been released"
+    with torch.no_grad():
+        call(*arguments)
+    assert live_tapes() == before
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        output.sum().backward()
+
+
+def test_in_place_change_between_forward_and_backward_is_refused():
+    arguments = make_arguments()
+    output = call(*arguments)
+    with torch.no_grad():
+        arguments[1].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+def test_saved_tensor_hooks_and_checkpointing_repeat_the_traversal():
+    arguments = make_arguments()
+    expected = gradients_of(arguments)
+    with torch.autograd.graph.save_on_cpu():
+        offloaded = gradients_of(arguments)
+    checkpointed_output = torch.utils.checkpoint.checkpoint(call, *arguments, use_reentrant=False)
+    weights = torch.linspace(-1, 2, checkpointed_output.numel(), dtype=torch.float64).reshape(checkpointed_output.shape)
+    checkpointed = torch.autograd.grad((checkpointed_output * weights).sum(), arguments)
+    for wanted, a, b in zip(expected, offloaded, checkpointed, strict=True):
+        torch.testing.assert_close(a, wanted)
+        torch.testing.assert_close(b, wanted)
+
+
+# --- The registered operator under PyTorch's transformations --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sum_trees", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_opcheck(sum_trees, bias):
+    for dtype in (torch.float32, torch.float64):
+        arguments = make_arguments(bias=bias, dtype=dtype)
+        torch.library.opcheck(OPERATOR, (*arguments, "smooth_step", 1.0, sum_trees))
+        grad_output = torch.randn((6, 3) if sum_trees else (6, 2, 3), dtype=dtype)
+        needed = [True, False, True, bias]
+        torch.library.opcheck(OPERATOR_BACKWARD, (grad_output, *arguments, "smooth_step", 1.0, sum_trees, needed))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_full_graph(backend):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.BatchNorm1d(4), TreeEnsemble(4, 3, 2, 3, bias=True, init="scaled"), nn.Linear(3, 2))
+    compiled_network = torch.compile(copy.deepcopy(network), backend=backend, fullgraph=True)
+    for n in (8, 8, 13):
+        x = torch.randn(n, 4)
+        expected, output = network(x), compiled_network(x)
+        torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
+        for part in (expected, output):
+            part.square().sum().backward()
+    for wanted, parameter in zip(network.parameters(), compiled_network.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, wanted.grad, rtol=1e-3, atol=1e-4)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_export_with_a_dynamic_batch(strict):
+    layer = TreeEnsemble(4, 3, 2, 3, init="scaled").eval()
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(layer, (torch.randn(6, 4),), dynamic_shapes=({0: batch},), strict=strict)
+    assert any(node.target is OPERATOR for node in program.graph.nodes)
+    saved = io.BytesIO()
+    torch.export.save(program, saved)
+    saved.seek(0)
+    x = torch.randn(11, 4)
+    torch.testing.assert_close(torch.export.load(saved).module()(x), layer(x))
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_onnx_export_takes_the_dense_form(dynamo, tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    layer = TreeEnsemble(4, 3, 2, 3, bias=True, init="scaled").eval()
+    x = torch.randn(6, 4)
+    path = tmp_path / "layer.onnx"
+    torch.onnx.export(layer, (x,), path, dynamo=dynamo, input_names=["x"], verbose=False)
+    session = onnxruntime.InferenceSession(path)
+    (output,) = session.run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(output, layer(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), TreeEnsemble(8, 3, 2, 3, init="scaled"))
+    x = torch.randn(6, 4)
+    with torch.autocast("cpu", dtype=dtype):
+        hidden = network[0](x)
+        output = network[1](hidden)
+    assert (hidden.dtype, output.dtype) == (dtype, torch.float32)
+    torch.testing.assert_close(output, network[1](hidden.float()))
+    output.square().sum().backward()
+    assert network[1].split_weight.grad.dtype == torch.float32
+    assert network[0].weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_parameters_are_computed_in_float32(dtype):
+    arguments = make_arguments(dtype=torch.float32)
+    halves = [argument.detach().to(dtype).requires_grad_() for argument in arguments]
+    output = call(*halves)
+    assert output.dtype == dtype
+    expected = call(*(half.detach().float() for half in halves)).to(dtype)
+    torch.testing.assert_close(output, expected, rtol=0, atol=0)
+    output.sum().backward()
+    assert {half.grad.dtype for half in halves} == {dtype}
+
+
+@pytest.mark.parametrize("in_dim", [0, 1])
+def test_vmap_over_a_batch(in_dim):
+    _, *weights = make_arguments(requires_grad=False)
+    x = torch.randn(5, 6, 4, dtype=torch.float64)
+    output = torch.func.vmap(lambda one: call(one, *weights))(x)
+    torch.testing.assert_close(output, call(x, *weights))
+    moved = torch.func.vmap(lambda one: call(one, *weights), in_dims=in_dim)(x.movedim(0, in_dim))
+    torch.testing.assert_close(moved, output)
+
+
+def test_vmap_over_weights_of_several_layers():
+    stacked = [make_arguments(requires_grad=False, seed=seed) for seed in range(3)]
+    x = stacked[0][0]
+    weights = [torch.stack(parts) for parts in zip(*(arguments[1:] for arguments in stacked), strict=True)]
+    output = torch.func.vmap(lambda *one: call(x, *one))(*weights)
+    for index, arguments in enumerate(stacked):
+        torch.testing.assert_close(output[index], call(x, *arguments[1:]))
+
+
+def test_per_sample_gradients_and_jacobians_by_torch_func():
+    x, *weights = make_arguments(requires_grad=False)
+
+    def loss(split_weight, row):
+        return call(row, split_weight, *weights[1:]).square().sum()
+
+    per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights[0], x)
+    torch.testing.assert_close(per_sample.sum(dim=0), torch.func.grad(loss)(weights[0], x))
+    jacobian = torch.func.jacrev(lambda row: call(row, *weights))(x[0])
+    expected = torch.func.jacrev(lambda row: call(row, *weights, implementation="dense"))(x[0])
+    torch.testing.assert_close(jacobian, expected)
+
+
+def test_second_derivatives_by_torch_func():
+    x, *weights = make_arguments(requires_grad=False)
+    hessian = torch.func.hessian(lambda row: call(row, *weights)[0])(x[0])
+    (expected,) = torch.autograd.functional.hessian(lambda row: call(row, *weights)[0], (x[0],))[0]
+    assert hessian.abs().max() > 0
+    torch.testing.assert_close(hessian, expected)
+
+
+def test_batched_gradients():
+    arguments = make_arguments()
+    output = call(*arguments)
+    grad_outputs = torch.randn(4, *output.shape, dtype=output.dtype)
+    batched = torch.autograd.grad(output, arguments, grad_outputs, is_grads_batched=True, retain_graph=True)
+    for index, grad_output in enumerate(grad_outputs):
+        single = torch.autograd.grad(output, arguments, grad_output, retain_graph=True)
+        for a, b in zip(batched, single, strict=True):
+            torch.testing.assert_close(a[index], b)
+
+
+def test_fake_tensors_and_meta_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        layer = TreeEnsemble(4, 3, 2, 3, sum_trees=False)
+        assert layer(torch.empty(5, 4)).shape == (5, 2, 3)
+    layer = TreeEnsemble(4, 3, 2, 3, bias=True, device="meta")
+    output = layer(torch.empty(5, 4, device="meta"))
+    assert (output.shape, output.device.type) == ((5, 3), "meta")
+    output.sum().backward()
+    assert layer.split_weight.grad.shape == layer.split_weight.shape
+    assert layer.reachable_leaves(torch.empty(5, 4, device="meta")).shape == (5, 2)
+
+
+def test_inference_mode():
+    arguments = make_arguments()
+    expected = call(*arguments)
+    with torch.inference_mode():
+        output = call(*arguments)
+        assert output.is_inference()
+        again = call(output @ torch.ones(3, 4, dtype=torch.float64), *arguments[1:])
+    torch.testing.assert_close(output, expected.detach())
+    assert again.shape == (6, 3)
+
+
+# --- The module ---------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_and_their_initialisation():
+    torch.manual_seed(0)
+    layer = TreeEnsemble(5, 2, n_trees=3, depth=4, bias=True)
+    assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
+        "split_weight": (3, 15, 5),
+        "leaf_weight": (3, 16, 2),
+        "split_bias": (3, 15),
+    }
+    for weight in (layer.split_weight, layer.leaf_weight):
+        assert 0.009 < weight.abs().max() <= 0.01
+        assert not torch.equal(weight[0], weight[1])
+    assert not layer.split_bias.any()
+    assert TreeEnsemble(5, 2, 3, 4).split_bias is None
+    scaled = TreeEnsemble(5, 2, n_trees=4, depth=4, init="scaled")
+    assert 0.45 < scaled.leaf_weight.abs().max() <= 0.5
+    assert scaled.split_weight.abs().max() <= 0.01
+
+
+def test_repr_tells_what_differs_from_the_defaults():
+    assert repr(TreeEnsemble(5, 2, 3, 4)) == "TreeEnsemble(in_features=5, out_features=2, n_trees=3, depth=4, gamma=1.0)"
+    layer = TreeEnsemble(5, 2, 3, 4, activation="logistic", bias=True, sum_trees=False, sparse_grad=True, gamma=0.5)
+    assert layer.extra_repr().endswith("gamma=0.5, activation='logistic', sum_trees=False, sparse_grad=True, bias=True")
+
+
+def test_copies_are_equal_and_independent():
+    layer = TreeEnsemble(4, 3, 2, 3, bias=True)
+    x = torch.randn(5, 4)
+    layer(x).sum().backward()
+    restored = TreeEnsemble(4, 3, 2, 3, bias=True)
+    restored.load_state_dict(layer.state_dict())
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), restored):
+        torch.testing.assert_close(other(x), layer(x), rtol=0, atol=0)
+        with torch.no_grad():
+            other.leaf_weight.add_(1)
+        assert (other(x) - layer(x)).abs().min() > 0.1
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_reachable_leaves_native_and_dense_agree(activation):
+    arguments = make_arguments(n=50, m=3, depth=5, scale=1.0, requires_grad=False)
+    layer = TreeEnsemble(4, 3, 3, 5, activation=activation, bias=True, dtype=torch.float64)
+    for name, value in zip(("split_weight", "leaf_weight", "split_bias"), arguments[1:], strict=True):
+        getattr(layer, name).data.copy_(value)
+    counts = layer.reachable_leaves(arguments[0])
+    dense = doors.dense.reachable_leaves(arguments[0], *arguments[1::2], activation=activation, gamma=1.0)
+    assert torch.equal(counts, dense)
+    assert (counts.min() == 32) if activation == "logistic" else (1 <= counts.min() < counts.max() <= 32)
+
+
+class RowsThroughTheLayer(torch.utils.data.Dataset):
+    def __init__(self, layer, x):
+        self.layer, self.x = layer, x
+
+    def __len__(self):
+        return len(self.x)
+
+    @torch.no_grad()
+    def __getitem__(self, index):
+        return self.layer(self.x[index])
+
+
+def test_layer_inside_forked_data_loader_workers():
+    layer = TreeEnsemble(16, 3, 20, 6, init="scaled")
+    x = torch.randn(64, 16)
+    expected = layer(x).detach()
+    loader = torch.utils.data.DataLoader(
+        RowsThroughTheLayer(layer, x), batch_size=16, num_workers=2, multiprocessing_context="fork"
+    )
+    torch.testing.assert_close(torch.cat(list(loader)), expected)
+
+
+def test_layer_learns():
+    torch.manual_seed(0)
+    x = torch.randn(512, 2)
+    labels = (x[:, 0] * x[:, 1] > 0).long()
+    network = nn.Sequential(nn.BatchNorm1d(2), TreeEnsemble(2, 2, 5, 4, bias=True))
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.05)
+    for _ in range(100):
+        optimizer.zero_grad()
+        functional.cross_entropy(network(x), labels).backward()
+        optimizer.step()
+    assert (network(x).argmax(dim=1) == labels).float().mean() > 0.95
+    assert network[1].reachable_leaves(network[0](x)).float().mean() < 4
+
+
+# --- Sparse gradients ---------------------------------------------------------------------------------------------------
+
+
+def hard_arguments(n=4, depth=7):
+    """A batch that reaches few of the rows."""
+    return make_arguments(n=n, depth=depth, scale=5.0, dtype=torch.float32)
+
+
+def test_sparse_gradients_hold_the_reached_rows():
+    arguments = hard_arguments()
+    dense = gradients_of(arguments)
+    found = gradients_of(arguments, sparse_grad=True)
+    torch.testing.assert_close(found[0], dense[0])
+    for gradient, wanted in zip(found[1:], dense[1:], strict=True):
+        assert gradient.is_sparse
+        assert gradient.is_coalesced()
+        assert gradient.sparse_dim() == 2
+        torch.testing.assert_close(gradient.to_dense(), wanted)
+        assert 0 < gradient.indices().shape[1] <= 4 * 2 * 7
+        again = torch.sparse_coo_tensor(gradient.indices(), gradient.values(), gradient.shape, check_invariants=True)
+        assert torch.equal(again.coalesce().indices(), gradient.indices())
+
+
+def test_sparse_gradients_of_successive_steps_do_not_share_memory():
+    arguments = hard_arguments(n=8)
+    first = gradients_of(arguments, sparse_grad=True)
+    kept = [gradient.clone() for gradient in first]
+    others = hard_arguments(n=8)
+    with torch.no_grad():
+        arguments[0].neg_()
+    second = gradients_of(arguments, sparse_grad=True)
+    assert others is not None
+    for gradient, before in zip(first, kept, strict=True):
+        assert torch.equal(gradient.to_dense(), before.to_dense())
+    for gradient, wanted in zip(second, gradients_of(arguments), strict=True):
+        torch.testing.assert_close(gradient.to_dense(), wanted)
+
+
+def test_sparse_gradients_with_changing_needs_and_batch_sizes():
+    layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True, bias=True, init="scaled")
+    twin = copy.deepcopy(layer)
+    twin.sparse_grad = False
+    with torch.no_grad():
+        twin.split_weight.copy_(layer.split_weight.mul_(300))
+    for n, frozen in ((8, ()), (5, ("split_weight",)), (3, ("leaf_weight", "split_bias")), (8, ())):
+        x = torch.randn(n, 4)
+        for module in (layer, twin):
+            for name, parameter in module.named_parameters():
+                parameter.requires_grad_(name not in frozen)
+                parameter.grad = None
+            module(x).square().sum().backward()
+        for parameter, wanted in zip(layer.parameters(), twin.parameters(), strict=True):
+            assert (parameter.grad is None) == (wanted.grad is None)
+            if parameter.grad is not None:
+                torch.testing.assert_close(parameter.grad.to_dense(), wanted.grad)
+
+
+def test_sparse_adam_moves_reached_rows_only():
+    layer = TreeEnsemble(4, 3, 2, 8, sparse_grad=True, init="scaled")
+    with torch.no_grad():
+        layer.split_weight.mul_(500)
+    start = copy.deepcopy(layer)
+    optimizer = torch.optim.SparseAdam(layer.parameters(), lr=0.1)
+    x = torch.randn(4, 4)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = (layer(x) - 1.0).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0]
+    moved = (layer.leaf_weight != start.leaf_weight).any(dim=-1)
+    assert 0 < moved.sum() < 100
+    assert moved.numel() == 512
+
+
+def test_one_step_of_sparse_adam_equals_adam():
+    layer = TreeEnsemble(4, 3, 2, 4, sparse_grad=True, init="scaled", dtype=torch.float64)
+    twin = TreeEnsemble(4, 3, 2, 4, dtype=torch.float64)
+    twin.load_state_dict(layer.state_dict())
+    x = torch.randn(16, 4, dtype=torch.float64)
+    for module, kind in ((layer, torch.optim.SparseAdam), (twin, torch.optim.Adam)):
+        optimizer = kind(module.parameters(), lr=0.01, eps=1e-14)
+        module(x).square().sum().backward()
+        optimizer.step()
+    for a, b in zip(layer.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+# --- Refusals -----------------------------------------------------------------------------------------------------------
+
+
+def refuses(error, message):
+    return pytest.raises(error, match=re.escape(message))
+
+
+def test_bad_input_to_the_layer():
+    layer = TreeEnsemble(4, 3, 2, 3)
+    with refuses(ValueError, "x must have 4 features in its last dimension, as split_weight has; got shape (5, 3)"):
+        layer(torch.randn(5, 3))
+    with refuses(ValueError, "got shape ()"):
+        layer(torch.tensor(1.0))
+    with refuses(TypeError, "x must be a floating-point tensor; got torch.int64: convert it, for example by x.float()"):
+        layer(torch.ones(5, 4, dtype=torch.int64))
+    with refuses(TypeError, "x and split_weight must have one dtype; got torch.float64 and torch.float32"):
+        layer(torch.randn(5, 4, dtype=torch.float64))
+    with refuses(ValueError, "x and split_weight must be on one device; got meta and cpu"):
+        layer(torch.randn(5, 4, device="meta"))
+
+
+def test_bad_weights():
+    x, split_weight, leaf_weight, split_bias = make_arguments(requires_grad=False)
+    with refuses(ValueError, "split_weight must be [n_trees, 2^depth - 1, in_features]; got shape (7, 4)"):
+        tree_ensemble(x, split_weight[0], leaf_weight)
+    with refuses(ValueError, "a depth of 1 to 20; got shape (2, 6, 4)"):
+        tree_ensemble(x, split_weight[:, :6], leaf_weight)
+    with refuses(ValueError, "leaf_weight must be [2, 8, out_features]"):
+        tree_ensemble(x, split_weight, leaf_weight[:, :7])
+    with refuses(ValueError, "split_bias must be [2, 7], one for each split; got shape (2, 6)"):
+        tree_ensemble(x, split_weight, leaf_weight, split_bias=split_bias[:, :6])
+    with refuses(TypeError, "x and leaf_weight must have one dtype; got torch.float64 and torch.float32"):
+        tree_ensemble(x, split_weight, leaf_weight.float())
+
+
+def test_bad_options():
+    arguments = make_arguments(requires_grad=False)
+    for options, message in (
+        ({"gamma": 0.0}, "gamma must be a positive number, the width of the soft band; got 0.0"),
+        ({"gamma": float("nan")}, "gamma must be a positive number"),
+        ({"activation": "step"}, "activation must be one of 'smooth_step', 'smoother_step', 'logistic'; got 'step'"),
+        ({"implementation": "fast"}, "implementation must be one of 'auto', 'native', 'dense'; got 'fast'"),
+        ({"sparse_grad": True, "implementation": "dense"}, "sparse_grad=True needs the native implementation"),
+    ):
+        with refuses(ValueError, message):
+            call(*arguments, **options)
+    on_meta = [argument.to("meta") for argument in arguments]
+    with refuses(ValueError, "implementation='native' runs on the CPU, and x is on 'meta'"):
+        call(*on_meta, implementation="native")
+
+
+def test_bad_construction():
+    for name in ("in_features", "out_features", "n_trees", "depth"):
+        sizes = {"in_features": 4, "out_features": 3, "n_trees": 2, "depth": 3}
+        for value in (0, -1, 2.5):
+            with refuses(ValueError, f"{name} must be an integer of 1 or more; got {value}"):
+                TreeEnsemble(**{**sizes, name: value})
+    with refuses(ValueError, "depth must be at most 20; got 21, whose weights alone would take 0.1 GiB"):
+        TreeEnsemble(4, 3, 2, 21)
+    with refuses(ValueError, "init must be one of 'paper', 'scaled'; got 'zeros'"):
+        TreeEnsemble(4, 3, 2, 3, init="zeros")
+    with refuses(ValueError, "gamma must be a positive number"):
+        TreeEnsemble(4, 3, 2, 3, gamma=-1)
+
+
+def test_sparse_gradients_refuse_what_they_cannot_do():
+    arguments = hard_arguments()
+    output = call(*arguments, sparse_grad=True)
+    with refuses(RuntimeError, "sparse_grad=True has first derivatives only"):
+        torch.autograd.grad(output.sum(), arguments[1], create_graph=True)
+    with refuses(RuntimeError, "sparse_grad=True works in plain eager mode only"):
+        torch.func.vmap(lambda x: call(x, *arguments[1:], sparse_grad=True))(torch.randn(2, 3, 4))
+    with refuses(TypeError, "sparse_grad=True needs float32 or float64 weights; got torch.bfloat16"):
+        call(*(argument.bfloat16() for argument in arguments), sparse_grad=True)
