@@ -70,6 +70,11 @@ def tree_ensemble(
     tensor([[1.1562],
             [1.0000]])
     """
+    # The way of most calls, within a few microseconds: what is checked neither here nor below is checked by `ops`.
+    if implementation in ("auto", "native") and x.ndim == 2 and _is_ready(x, split_weight, leaf_weight, split_bias):
+        return operator.eager(
+            x, split_weight, leaf_weight, split_bias, activation, gamma, sum_trees, sparse_grad
+        )
     device_type = x.device.type
     if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         x, split_weight, leaf_weight, split_bias = _for_autocast(x, split_weight, leaf_weight, split_bias)
@@ -109,6 +114,23 @@ def reachable_leaves(
     else:
         leaves = dense.reachable_leaves(rows, split_weight, split_bias, activation=activation, gamma=gamma)
     return leaves.reshape(*x.shape[:-1], leaves.shape[-1])
+
+
+def _is_ready(x: Tensor, split_weight: Tensor, leaf_weight: Tensor, split_bias: Tensor | None) -> bool:
+    """Return whether the kernels can take the tensors as they are; nothing is refused here."""
+    dtype = x.dtype
+    return (
+        operator.is_plain_eager(x, split_weight, leaf_weight, split_bias)
+        and (dtype is torch.float32 or dtype is torch.float64)
+        and dtype is split_weight.dtype
+        and dtype is leaf_weight.dtype
+        and x.is_cpu
+        and split_weight.is_cpu
+        and leaf_weight.is_cpu
+        and (split_bias is None or (split_bias.is_cpu and dtype is split_bias.dtype))
+        and x.shape[-1] == split_weight.shape[-1]
+        and not torch.is_autocast_enabled("cpu")
+    )
 
 
 def _in_float32(*tensors: Tensor | None) -> tuple:

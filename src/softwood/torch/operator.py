@@ -31,13 +31,17 @@ _NAMES = ("x", "split_weight", "leaf_weight", "split_bias")
 
 def is_plain_eager(*tensors: Tensor | None) -> bool:
     """Return whether nothing traces, transforms or intercepts operations on these tensors, so that arrays may be used."""
-    return not (
+    if (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._get_tracing_state()
-        or any(type(tensor) not in _PLAIN_TYPES for tensor in tensors)
-    )
+    ):
+        return False
+    for tensor in tensors:  # noqa: SIM110 - a generator would take longer than all of the above
+        if type(tensor) not in _PLAIN_TYPES:
+            return False
+    return True
 
 
 def must_be_transparent() -> bool:
@@ -63,17 +67,37 @@ def native(
     sparse_grad: bool,
 ) -> Tensor:
     """Apply the native kernels to x [n, p] by the cheapest door that is open."""
-    tensors = (x, split_weight, leaf_weight, split_bias)
-    if not is_plain_eager(*tensors):
-        if sparse_grad:
-            raise RuntimeError(
-                "sparse_grad=True works in plain eager mode only, since neither compilers nor torch.func know operators "
-                "with sparse gradients: set sparse_grad=False here"
-            )
-        return tree_ensemble(*tensors, activation, gamma, sum_trees)
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        return NativeFunction.apply(*tensors, activation, gamma, sum_trees, sparse_grad)
-    return torch.from_numpy(_forward_arrays(_arrays(tensors), activation, gamma, sum_trees))
+    if is_plain_eager(x, split_weight, leaf_weight, split_bias):
+        return eager(x, split_weight, leaf_weight, split_bias, activation, gamma, sum_trees, sparse_grad)
+    if sparse_grad:
+        raise RuntimeError(
+            "sparse_grad=True works in plain eager mode only, since neither compilers nor torch.func know operators "
+            "with sparse gradients: set sparse_grad=False here"
+        )
+    return tree_ensemble(x, split_weight, leaf_weight, split_bias, activation, gamma, sum_trees)
+
+
+def eager(
+    x: Tensor,
+    split_weight: Tensor,
+    leaf_weight: Tensor,
+    split_bias: Tensor | None,
+    activation: str,
+    gamma: float,
+    sum_trees: bool,
+    sparse_grad: bool,
+) -> Tensor:
+    """Apply the native kernels to plain CPU tensors of one dtype, float32 or float64; `ops` checks the rest."""
+    if torch.is_grad_enabled() and (
+        split_weight.requires_grad
+        or leaf_weight.requires_grad
+        or x.requires_grad
+        or (split_bias is not None and split_bias.requires_grad)
+    ):
+        options = (activation, gamma, sum_trees)
+        return NativeFunction.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
+    arrays = _arrays((x, split_weight, leaf_weight, split_bias))
+    return torch.from_numpy(_forward_arrays(arrays, activation, gamma, sum_trees))
 
 
 def reachable_leaves(
@@ -94,7 +118,7 @@ def _n_threads() -> int:
 
 def _arrays(tensors: Sequence[Tensor | None]) -> list[np.ndarray | None]:
     """Return the tensors' memory as arrays; `ops` copies what is not laid out as it needs."""
-    return [None if tensor is None else tensor.detach().numpy() for tensor in tensors]
+    return [None if tensor is None else tensor.numpy(force=True) for tensor in tensors]
 
 
 def _forward_arrays(
@@ -155,26 +179,25 @@ class NativeFunction(torch.autograd.Function):
         split_weight: Tensor,
         leaf_weight: Tensor,
         split_bias: Tensor | None,
-        activation: str,
-        gamma: float,
-        sum_trees: bool,
+        options: tuple[str, float, bool],
         sparse_grad: bool,
     ) -> Tensor:
         """Run the kernel and remember what the backward needs."""
         tensors = (x, split_weight, leaf_weight, split_bias)
-        output, tape = _forward_arrays(_arrays(tensors), activation, gamma, sum_trees, with_tape=True)
+        arrays = _arrays(tensors)
+        output, tape = _forward_arrays(arrays, *options, with_tape=True)
         # The tape rides on a saved tensor so that it is freed when those are. Hooks that move saved tensors elsewhere
         # lose it, and the backward repeats the traversal.
         carrier = torch.empty(0)
-        carrier.tape = tape  # type: ignore[attr-defined]
+        carrier.softwood = arrays, tape  # type: ignore[attr-defined]
         ctx.save_for_backward(*tensors, carrier)
-        ctx.options = (activation, gamma, sum_trees)
+        ctx.options = options
         ctx.sparse_grad = sparse_grad
         return torch.from_numpy(output)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the four tensors, None for those without need, and None for the four options."""
+        """Return the gradients of the four tensors, None for those without need, and None for the options."""
         *tensors, carrier = ctx.saved_tensors
         needed = ctx.needs_input_grad[:4]
         is_batched = torch._C._functorch.is_legacy_batchedtensor(grad_output)  # by is_grads_batched=True
@@ -186,14 +209,14 @@ class NativeFunction(torch.autograd.Function):
                 )
             gradients = _where(needed, tree_ensemble_backward(grad_output, *tensors, *ctx.options, needed))
         else:
-            arrays = _arrays((grad_output, *tensors))
-            tape = getattr(carrier, "tape", None)
+            arrays, tape = getattr(carrier, "softwood", None) or (_arrays(tensors), None)
+            arrays = [grad_output.numpy(force=True), *arrays]
             if ctx.sparse_grad:
                 gradients = _sparse_gradients(tensors[1], arrays, ctx.options, needed, tape)
             else:
                 found = _backward_arrays(arrays, *ctx.options, needed, tape)
                 gradients = [None if array is None else torch.from_numpy(array) for array in found]
-        return *gradients, None, None, None, None
+        return *gradients, None, None
 
 
 # Memory for dense gradients that is zero but for marked rows, kept while the split weights it belongs to are alive.
