@@ -1,4 +1,4 @@
-"""Trees on top of a convolutional network, against dense layers on top of the same one (the paper's CNN-TEL and CNN-Dense).
+"""Trees on top of a convolutional network, against dense layers on the same one (the paper's CNN-TEL and CNN-Dense).
 
 Both networks share the body: two 3x3 convolutions of f and 2f filters, 2x2 max pooling, dropout, batch normalisation.
 CNN-Dense goes on with wide dense layers; CNN-TEL with one narrow dense layer and a tree ensemble.
@@ -84,7 +84,9 @@ def cnn_dense(args: argparse.Namespace) -> nn.Sequential:
     return nn.Sequential(*body, *head, nn.Linear(width, N_CLASSES))
 
 
-def train(name: str, model: nn.Module, data: tuple[Tensor, Tensor], args: argparse.Namespace, progress: Progress) -> None:
+def train(
+    name: str, model: nn.Module, data: tuple[Tensor, Tensor], args: argparse.Namespace, progress: Progress
+) -> None:
     """Train by Adam and cross-entropy (softmax is part of the loss)."""
     images, labels = data
     optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate, fused=True)
@@ -166,7 +168,12 @@ def main(argv: list[str] | None = None) -> list[dict]:
     builders = {"CNN-TEL": cnn_tel, "CNN-Dense": cnn_dense}
     if args.head != "both":
         builders = {name: build for name, build in builders.items() if name.lower().endswith(args.head)}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+    )
     results = []
     with Progress(*columns, TimeRemainingColumn()) as progress:
         for seed in range(args.seeds):

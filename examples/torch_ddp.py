@@ -2,12 +2,13 @@
 
     pip install 'softwood[torch]' pyarrow
     python examples/torch_ddp.py --write-demo-shards 2 --shards shards
-    torchrun --standalone --nproc-per-node 2 --max-restarts 3 examples/torch_ddp.py --shards shards --checkpoint trees.pt
+    torchrun --standalone --nproc-per-node 2 --max-restarts 3 examples/torch_ddp.py --shards shards
 
-Rank r streams the r-th file of the folder (and the (r + world size)-th, and so on) in chunks, so that memory does not grow
-with the data. Gradients are averaged by DistributedDataParallel; ranks with less data join in until the last one is done.
-After each epoch rank 0 replaces the checkpoint in one step. Kill a worker: torchrun starts all of them again, and they go
-on from the last whole epoch, with the weights, the optimiser's state and the shuffling that an undisturbed run has.
+Rank r streams the r-th file of the folder (and the (r + world size)-th, and so on) in chunks, so that memory does not
+grow with the data. Gradients are averaged by DistributedDataParallel; ranks with less data join in until the last one
+is done. After each epoch rank 0 replaces the checkpoint in one step. Kill a worker: torchrun starts all of them again,
+and they go on from the last whole epoch, with the weights, the optimiser's state and the shuffling that an undisturbed
+run has.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +44,7 @@ def write_demo_shards(folder: Path, n_shards: int) -> None:
     table = pa.table({**columns, LABEL: labels[order].astype(np.int64)})
     folder.mkdir(parents=True, exist_ok=True)
     starts = np.linspace(0, len(labels), n_shards + 1).astype(int)
-    for i, (start, stop) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for i, (start, stop) in enumerate(pairwise(starts)):
         pq.write_table(table.slice(start, stop - start), folder / f"shard-{i:05d}.parquet")
 
 

@@ -16,14 +16,16 @@ from torch.nn import functional  # noqa: E402
 
 from softwood import ops, reference  # noqa: E402
 from softwood.torch import TreeEnsemble, tree_ensemble  # noqa: E402
-from softwood.torch import operator as doors  # noqa: E402
+from softwood.torch import dense as dense_form  # noqa: E402
 
 ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
 OPERATOR = torch.ops.softwood.tree_ensemble.default
 OPERATOR_BACKWARD = torch.ops.softwood.tree_ensemble_backward.default
 
 
-def make_arguments(*, n=6, p=4, k=3, m=2, depth=3, scale=0.4, bias=True, dtype=torch.float64, requires_grad=True, seed=0):
+def make_arguments(
+    *, n=6, p=4, k=3, m=2, depth=3, scale=0.4, bias=True, dtype=torch.float64, requires_grad=True, seed=0
+):
     """Random x, split_weight, leaf_weight and split_bias; with gamma 1 some nodes are fractional and some are not."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [(n, p), (m, 2**depth - 1, p), (m, 2**depth, k), (m, 2**depth - 1)]
@@ -48,15 +50,17 @@ def gradients_of(arguments, **options):
 
 
 def same_classes(module, other):
-    return all(torch.equal(a, b) for a, b in zip(module.state_dict().values(), other.state_dict().values(), strict=True))
+    return all(
+        torch.equal(a, b) for a, b in zip(module.state_dict().values(), other.state_dict().values(), strict=True)
+    )
 
 
-# --- Values and gradients -----------------------------------------------------------------------------------------------
+# --- Values and gradients ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("implementation", ["native", "dense"])
 def test_value_of_a_tree_computed_by_hand(implementation):
-    # Root: t = 0.1 -> v = 0.6, S = 0.648. Left child: t = 3, outside the band, S = 1. Right child: t = -0.25 -> S = 0.15625.
+    # Root: t = 0.1, v = 0.6, S = 0.648. Left child: t = 3, beyond the band, S = 1. Right child: t = -0.25, S = 0.15625.
     x = torch.tensor([[0.1, 3.0, -0.25]], dtype=torch.float64)
     split_weight = torch.eye(3, dtype=torch.float64)[None]
     leaf_weight = torch.tensor([[[1.0], [10.0], [100.0], [1000.0]]], dtype=torch.float64)
@@ -165,13 +169,15 @@ def test_rows_with_nan_give_nan_and_leave_the_others_alone():
         torch.testing.assert_close(output[kept], expected[kept])
 
 
-# --- Work that is not done ----------------------------------------------------------------------------------------------
+# --- Work that is not done --------------------------------------------------------------------------------------------
 
 
 def test_frozen_tensors_skip_their_gradient_work(monkeypatch):
     asked = []
     backward = ops.backward
-    monkeypatch.setattr(ops, "backward", lambda *a, **options: asked.append(set(options["needs"])) or backward(*a, **options))
+    monkeypatch.setattr(
+        ops, "backward", lambda *a, **options: asked.append(set(options["needs"])) or backward(*a, **options)
+    )
     layer = TreeEnsemble(4, 3, 2, 3, bias=True)
     x = torch.randn(5, 4)
     layer(x).sum().backward()
@@ -240,7 +246,7 @@ def test_saved_tensor_hooks_and_checkpointing_repeat_the_traversal():
         torch.testing.assert_close(b, wanted)
 
 
-# --- The registered operator under PyTorch's transformations --------------------------------------------------------------
+# --- The registered operator under PyTorch's transformations ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(("sum_trees", "bias", "dtype"), [(True, True, torch.float64), (False, False, torch.float32)])
@@ -397,7 +403,7 @@ def test_inference_mode():
     assert again.shape == (6, 3)
 
 
-# --- The module ---------------------------------------------------------------------------------------------------------
+# --- The module -------------------------------------------------------------------------------------------------------
 
 
 def test_parameters_and_their_initialisation():
@@ -419,7 +425,9 @@ def test_parameters_and_their_initialisation():
 
 
 def test_repr_tells_what_differs_from_the_defaults():
-    assert repr(TreeEnsemble(5, 2, 3, 4)) == "TreeEnsemble(in_features=5, out_features=2, n_trees=3, depth=4, gamma=1.0)"
+    assert (
+        repr(TreeEnsemble(5, 2, 3, 4)) == "TreeEnsemble(in_features=5, out_features=2, n_trees=3, depth=4, gamma=1.0)"
+    )
     layer = TreeEnsemble(5, 2, 3, 4, activation="logistic", bias=True, sum_trees=False, sparse_grad=True, gamma=0.5)
     assert layer.extra_repr().endswith("gamma=0.5, activation='logistic', sum_trees=False, sparse_grad=True, bias=True")
 
@@ -444,7 +452,7 @@ def test_reachable_leaves_native_and_dense_agree(activation):
     for name, value in zip(("split_weight", "leaf_weight", "split_bias"), arguments[1:], strict=True):
         getattr(layer, name).data.copy_(value)
     counts = layer.reachable_leaves(arguments[0])
-    dense = doors.dense.reachable_leaves(arguments[0], *arguments[1::2], activation=activation, gamma=1.0)
+    dense = dense_form.reachable_leaves(arguments[0], *arguments[1::2], activation=activation, gamma=1.0)
     assert torch.equal(counts, dense)
     assert (counts.min() == 32) if activation == "logistic" else (1 <= counts.min() < counts.max() <= 32)
 
@@ -485,97 +493,7 @@ def test_layer_learns():
     assert network[1].reachable_leaves(network[0](x)).float().mean() < 4
 
 
-# --- Sparse gradients ---------------------------------------------------------------------------------------------------
-
-
-def hard_arguments(n=4, depth=7):
-    """A batch that reaches few of the rows."""
-    return make_arguments(n=n, depth=depth, scale=5.0, dtype=torch.float32)
-
-
-def test_sparse_gradients_hold_the_reached_rows():
-    arguments = hard_arguments()
-    dense = gradients_of(arguments)
-    found = gradients_of(arguments, sparse_grad=True)
-    torch.testing.assert_close(found[0], dense[0])
-    for gradient, wanted in zip(found[1:], dense[1:], strict=True):
-        assert gradient.is_sparse
-        assert gradient.is_coalesced()
-        assert gradient.sparse_dim() == 2
-        torch.testing.assert_close(gradient.to_dense(), wanted)
-        assert 0 < gradient.indices().shape[1] <= 4 * 2 * 7
-        again = torch.sparse_coo_tensor(gradient.indices(), gradient.values(), gradient.shape, check_invariants=True)
-        assert torch.equal(again.coalesce().indices(), gradient.indices())
-
-
-def test_sparse_gradients_of_successive_steps_do_not_share_memory():
-    arguments = hard_arguments(n=8)
-    first = gradients_of(arguments, sparse_grad=True)
-    kept = [gradient.clone() for gradient in first]
-    others = hard_arguments(n=8)
-    with torch.no_grad():
-        arguments[0].neg_()
-    second = gradients_of(arguments, sparse_grad=True)
-    assert others is not None
-    for gradient, before in zip(first, kept, strict=True):
-        assert torch.equal(gradient.to_dense(), before.to_dense())
-    for gradient, wanted in zip(second, gradients_of(arguments), strict=True):
-        torch.testing.assert_close(gradient.to_dense(), wanted)
-
-
-def test_sparse_gradients_with_changing_needs_and_batch_sizes():
-    layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True, bias=True, init="scaled")
-    twin = copy.deepcopy(layer)
-    twin.sparse_grad = False
-    with torch.no_grad():
-        twin.split_weight.copy_(layer.split_weight.mul_(300))
-    for n, frozen in ((8, ()), (5, ("split_weight",)), (3, ("leaf_weight", "split_bias")), (8, ())):
-        x = torch.randn(n, 4)
-        for module in (layer, twin):
-            for name, parameter in module.named_parameters():
-                parameter.requires_grad_(name not in frozen)
-                parameter.grad = None
-            module(x).square().sum().backward()
-        for parameter, wanted in zip(layer.parameters(), twin.parameters(), strict=True):
-            assert (parameter.grad is None) == (wanted.grad is None)
-            if parameter.grad is not None:
-                torch.testing.assert_close(parameter.grad.to_dense(), wanted.grad)
-
-
-def test_sparse_adam_moves_reached_rows_only():
-    layer = TreeEnsemble(4, 3, 2, 8, sparse_grad=True, init="scaled")
-    with torch.no_grad():
-        layer.split_weight.mul_(500)
-    start = copy.deepcopy(layer)
-    optimizer = torch.optim.SparseAdam(layer.parameters(), lr=0.1)
-    x = torch.randn(4, 4)
-    losses = []
-    for _ in range(20):
-        optimizer.zero_grad()
-        loss = (layer(x) - 1.0).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.1 * losses[0]
-    moved = (layer.leaf_weight != start.leaf_weight).any(dim=-1)
-    assert 0 < moved.sum() < 100
-    assert moved.numel() == 512
-
-
-def test_one_step_of_sparse_adam_equals_adam():
-    layer = TreeEnsemble(4, 3, 2, 4, sparse_grad=True, init="scaled", dtype=torch.float64)
-    twin = TreeEnsemble(4, 3, 2, 4, dtype=torch.float64)
-    twin.load_state_dict(layer.state_dict())
-    x = torch.randn(16, 4, dtype=torch.float64)
-    for module, kind in ((layer, torch.optim.SparseAdam), (twin, torch.optim.Adam)):
-        optimizer = kind(module.parameters(), lr=0.01, eps=1e-14)
-        module(x).square().sum().backward()
-        optimizer.step()
-    for a, b in zip(layer.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(a, b)
-
-
-# --- Refusals -----------------------------------------------------------------------------------------------------------
+# --- Refusals ---------------------------------------------------------------------------------------------------------
 
 
 def refuses(error, message):
@@ -604,7 +522,11 @@ def test_bad_weights(implementation):
         ((split_weight[:, :6], leaf_weight, None), ValueError, r"split_weight must .*shape \(2, 6, 4\)"),
         ((split_weight, leaf_weight[:, :7], None), ValueError, r"leaf_weight must .*\[2, 8, .*got shape \(2, 7, 3\)"),
         ((split_weight, leaf_weight, split_bias[:, :6]), ValueError, r"split_bias must .*2, 7.*got shape \(2, 6\)"),
-        ((split_weight, leaf_weight.float(), None), TypeError, "x and leaf_weight must have one dtype; got torch.float64 and"),
+        (
+            (split_weight, leaf_weight.float(), None),
+            TypeError,
+            "x and leaf_weight must have one dtype; got torch.float64 and",
+        ),
     ):
         with pytest.raises(error, match=message):
             call(x, *weights, implementation=implementation)
@@ -645,14 +567,3 @@ def test_bad_construction():
         TreeEnsemble(4, 3, 2, 3, init="zeros")
     with refuses(ValueError, "gamma must be a positive number"):
         TreeEnsemble(4, 3, 2, 3, gamma=-1)
-
-
-def test_sparse_gradients_refuse_what_they_cannot_do():
-    arguments = hard_arguments()
-    output = call(*arguments, sparse_grad=True)
-    with refuses(RuntimeError, "sparse_grad=True has first derivatives only"):
-        torch.autograd.grad(output.sum(), arguments[1], create_graph=True)
-    with refuses(RuntimeError, "sparse_grad=True works in plain eager mode only"):
-        torch.func.vmap(lambda x: call(x, *arguments[1:], sparse_grad=True))(torch.randn(2, 3, 4))
-    with refuses(TypeError, "sparse_grad=True needs float32 or float64 weights; got torch.bfloat16"):
-        call(*(argument.bfloat16() for argument in arguments), sparse_grad=True)

@@ -5,10 +5,12 @@ The boundary of the PyTorch part. What passes here is valid for `operator` (nati
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from softwood.torch import dense, operator
+from softwood.torch import dense, eager, kernels, operator
 
 MAX_DEPTH = 20
 ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
@@ -70,29 +72,28 @@ def tree_ensemble(
     tensor([[1.1562],
             [1.0000]])
     """
-    # The way of most calls, within a few microseconds: what is checked neither here nor below is checked by `ops`.
-    if implementation in ("auto", "native") and x.ndim == 2 and _is_ready(x, split_weight, leaf_weight, split_bias):
-        return operator.eager(
-            x, split_weight, leaf_weight, split_bias, activation, gamma, sum_trees, sparse_grad
-        )
+    options = (activation, gamma, sum_trees)
+    # The way of most calls, within a few microseconds: what is not checked here is checked by `ops`.
+    if implementation in ("auto", "native") and _is_ready(x, split_weight, leaf_weight, split_bias):
+        return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
     device_type = x.device.type
     if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         x, split_weight, leaf_weight, split_bias = _for_autocast(x, split_weight, leaf_weight, split_bias)
     _check(x, split_weight, leaf_weight, split_bias, activation, gamma)
     native = _is_native(implementation, device_type)
-    rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
     if sparse_grad:
-        _check_sparse(native, rows.dtype)
+        _check_sparse(native, x.dtype)
+    rows = x.reshape(-1, x.shape[-1])
     if not native:
         output = dense.forward(
             rows, split_weight, leaf_weight, split_bias, activation=activation, gamma=gamma, sum_trees=sum_trees
         )
     elif rows.dtype in (torch.float32, torch.float64):
-        output = operator.native(rows, split_weight, leaf_weight, split_bias, activation, gamma, sum_trees, sparse_grad)
+        output = _native(rows, split_weight, leaf_weight, split_bias, options, sparse_grad)
     else:
-        single = _in_float32(rows, split_weight, leaf_weight, split_bias)
-        output = operator.native(*single, activation, gamma, sum_trees, sparse_grad).to(rows.dtype)
-    return output if x.ndim == 2 else output.reshape(*x.shape[:-1], *output.shape[1:])
+        rows, split_weight, leaf_weight, split_bias = _in_float32(rows, split_weight, leaf_weight, split_bias)
+        output = _native(rows, split_weight, leaf_weight, split_bias, options, sparse_grad).to(x.dtype)
+    return output.reshape(*x.shape[:-1], *output.shape[1:])
 
 
 def reachable_leaves(
@@ -106,11 +107,11 @@ def reachable_leaves(
     """Count the leaves that each sample reaches in each tree; x [..., p] gives [..., m] of int32."""
     _check(x, split_weight, None, split_bias, activation, gamma)
     rows = x.detach().reshape(-1, x.shape[-1])
-    if x.device.type == "cpu" and operator.is_plain_eager(x, split_weight, split_bias):
+    if x.device.type == "cpu" and eager.is_plain_eager(x, split_weight, split_bias):
         weights = (rows, split_weight, split_bias)
         if rows.dtype not in (torch.float32, torch.float64):
             weights = _in_float32(*weights)
-        leaves = operator.reachable_leaves(*weights, activation, gamma)
+        leaves = kernels.reachable_leaves(*weights, activation, gamma)
     else:
         leaves = dense.reachable_leaves(rows, split_weight, split_bias, activation=activation, gamma=gamma)
     return leaves.reshape(*x.shape[:-1], leaves.shape[-1])
@@ -120,7 +121,8 @@ def _is_ready(x: Tensor, split_weight: Tensor, leaf_weight: Tensor, split_bias: 
     """Return whether the kernels can take the tensors as they are; nothing is refused here."""
     dtype = x.dtype
     return (
-        operator.is_plain_eager(x, split_weight, leaf_weight, split_bias)
+        eager.is_plain_eager(x, split_weight, leaf_weight, split_bias)
+        and x.ndim == 2
         and (dtype is torch.float32 or dtype is torch.float64)
         and dtype is split_weight.dtype
         and dtype is leaf_weight.dtype
@@ -133,11 +135,11 @@ def _is_ready(x: Tensor, split_weight: Tensor, leaf_weight: Tensor, split_bias: 
     )
 
 
-def _in_float32(*tensors: Tensor | None) -> tuple:
+def _in_float32(*tensors: Tensor | None) -> tuple[Any, ...]:
     return tuple(None if tensor is None else tensor.to(torch.float32) for tensor in tensors)
 
 
-def _for_autocast(*tensors: Tensor | None) -> tuple:
+def _for_autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     """Cast to float32 as autocast does for losses and norms: a soft band is narrow, and float64 stays as it is."""
     return tuple(
         tensor.to(torch.float32) if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
@@ -147,15 +149,48 @@ def _for_autocast(*tensors: Tensor | None) -> tuple:
 
 def _is_native(implementation: str, device_type: str) -> bool:
     if implementation == "auto":
-        return device_type == "cpu" and not operator.must_be_transparent()
+        return device_type == "cpu" and not _must_be_transparent()
     if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(map(repr, IMPLEMENTATIONS))}; got {implementation!r}")
+        raise ValueError(
+            f"implementation must be one of {', '.join(map(repr, IMPLEMENTATIONS))}; got {implementation!r}"
+        )
     if implementation == "native" and device_type != "cpu":
         raise ValueError(
             f"implementation='native' runs on the CPU, and x is on {device_type!r}: "
             "use implementation='auto' or move the tensors to the CPU"
         )
     return implementation == "native"
+
+
+def _must_be_transparent() -> bool:
+    """Return whether someone needs PyTorch's own operators: ONNX export, or torch.func, when it differentiates."""
+    if eager.is_plain_eager():
+        return False
+    if torch.onnx.is_in_onnx_export():
+        return True
+    return not torch.compiler.is_compiling() and any(
+        interpreter.key() != torch._C._functorch.TransformType.Vmap
+        for interpreter in torch._C._functorch.get_interpreter_stack() or ()
+    )
+
+
+def _native(
+    x: Tensor,
+    split_weight: Tensor,
+    leaf_weight: Tensor,
+    split_bias: Tensor | None,
+    options: kernels.Options,
+    sparse_grad: bool,
+) -> Tensor:
+    """Apply the native kernels by the cheaper door, if it is open."""
+    if eager.is_plain_eager(x, split_weight, leaf_weight, split_bias):
+        return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
+    if sparse_grad:
+        raise RuntimeError(
+            "sparse_grad=True works in plain eager mode only, since neither compilers nor torch.func know operators "
+            "with sparse gradients: set sparse_grad=False here"
+        )
+    return operator.tree_ensemble(x, split_weight, leaf_weight, split_bias, *options)
 
 
 def _check_sparse(native: bool, dtype: torch.dtype) -> None:
@@ -189,7 +224,8 @@ def _check(
             )
         if tensor.device != x.device:
             raise ValueError(
-                f"x and {name} must be on one device; got {x.device} and {tensor.device}: move one of them by .to(device)"
+                f"x and {name} must be on one device; got {x.device} and {tensor.device}: "
+                "move one of them by .to(device)"
             )
     _check_shapes(x, split_weight, leaf_weight, split_bias)
     if activation not in ACTIVATIONS:
@@ -205,8 +241,8 @@ def _check_shapes(x: Tensor, split_weight: Tensor, leaf_weight: Tensor | None, s
     n_leaves = n_splits + 1
     if n_splits < 1 or n_splits & n_leaves or n_splits >= 1 << MAX_DEPTH or n_trees < 1 or n_features < 1:
         raise ValueError(
-            "split_weight must be [n_trees, 2^depth - 1, in_features] with at least one tree and feature and a depth of "
-            f"1 to {MAX_DEPTH}; got shape {_shape(split_weight)}"
+            "split_weight must be [n_trees, 2^depth - 1, in_features] with at least one tree and feature and a depth "
+            f"of 1 to {MAX_DEPTH}; got shape {_shape(split_weight)}"
         )
     if x.ndim < 1 or x.shape[-1] != n_features:
         raise ValueError(

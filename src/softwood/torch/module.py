@@ -1,4 +1,4 @@
-"""The tree ensemble as a PyTorch layer: owns the parameters and their initialisation, leaves the rest to `functional`."""
+"""The tree ensemble as a PyTorch layer: owns the parameters and how they start; the rest is left to `functional`."""
 
 from __future__ import annotations
 
@@ -166,7 +166,9 @@ class TreeEnsemble(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the arguments that make this layer what it is; those at their defaults only where they matter most."""
-        parts = [f"{name}={getattr(self, name)}" for name in ("in_features", "out_features", "n_trees", "depth", "gamma")]
+        parts = [
+            f"{name}={getattr(self, name)}" for name in ("in_features", "out_features", "n_trees", "depth", "gamma")
+        ]
         defaults = {"activation": "smooth_step", "sum_trees": True, "implementation": "auto"}
         defaults |= {"sparse_grad": False, "init": "paper"}
         parts += [f"{name}={getattr(self, name)!r}" for name in defaults if getattr(self, name) != defaults[name]]
