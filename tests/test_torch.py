@@ -5,6 +5,8 @@ import gc
 import io
 import pickle
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -567,3 +569,10 @@ def test_bad_construction():
         TreeEnsemble(4, 3, 2, 3, init="zeros")
     with refuses(ValueError, "gamma must be a positive number"):
         TreeEnsemble(4, 3, 2, 3, gamma=-1)
+
+
+def test_absent_torch_names_the_extra():
+    code = "import sys; sys.modules['torch'] = None; import softwood; softwood.torch"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode != 0
+    assert "softwood.torch needs PyTorch, which is not installed: pip install 'softwood[torch]'" in run.stderr
