@@ -276,6 +276,17 @@ def test_compile_full_graph(backend):
     torch._dynamo.reset()
 
 
+def test_torch_func_inside_compiled_code():
+    x, *weights = make_arguments(requires_grad=False)
+
+    def gradient(x):
+        return torch.func.grad(lambda row: call(row, *weights).sum())(x)
+
+    compiled = torch.compile(gradient, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), gradient(x))
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_export_with_a_dynamic_batch(strict):
     layer = TreeEnsemble(4, 3, 2, 3, init="scaled").eval()
@@ -552,6 +563,8 @@ def test_bad_implementation():
         call(*arguments, implementation="fast")
     with refuses(ValueError, "sparse_grad=True needs the native implementation"):
         call(*arguments, implementation="dense", sparse_grad=True)
+    with refuses(ValueError, "implementation='native' serves neither ONNX export nor the derivatives of torch.func"):
+        torch.func.grad(lambda x: call(x, *arguments[1:], implementation="native").sum())(arguments[0])
     on_meta = [argument.to("meta") for argument in arguments]
     with refuses(ValueError, "implementation='native' runs on the CPU, and x is on 'meta'"):
         call(*on_meta, implementation="native")

@@ -159,6 +159,11 @@ def _is_native(implementation: str, device_type: str) -> bool:
             f"implementation='native' runs on the CPU, and x is on {device_type!r}: "
             "use implementation='auto' or move the tensors to the CPU"
         )
+    if implementation == "native" and _must_be_transparent():
+        raise ValueError(
+            "implementation='native' serves neither ONNX export nor the derivatives of torch.func, which need PyTorch's "
+            "own operators: use implementation='auto'"
+        )
     return implementation == "native"
 
 
@@ -168,7 +173,9 @@ def _must_be_transparent() -> bool:
         return False
     if torch.onnx.is_in_onnx_export():
         return True
-    return not torch.compiler.is_compiling() and any(
+    if torch.compiler.is_compiling():
+        return torch._C._are_functorch_transforms_active()
+    return any(
         interpreter.key() != torch._C._functorch.TransformType.Vmap
         for interpreter in torch._C._functorch.get_interpreter_stack() or ()
     )
