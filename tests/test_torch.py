@@ -160,15 +160,35 @@ def test_layouts_that_are_not_contiguous():
     torch.testing.assert_close(call(x[::2], split_weight, leaf_weight, split_bias), expected[::2])
 
 
-def test_rows_with_nan_give_nan_and_leave_the_others_alone():
-    arguments = make_arguments(requires_grad=False)
+@pytest.mark.parametrize("implementation", ["native", "dense"])
+@pytest.mark.parametrize(
+    ("n", "m", "depth", "scale"), [(6, 2, 3, 0.4), (100, 3, 8, 0.4), (100, 3, 8, 5.0), (1, 2, 6, 5.0)]
+)
+def test_nan_stays_in_its_row(implementation, n, m, depth, scale):
+    arguments = make_arguments(n=n, m=m, depth=depth, scale=scale)
     expected = call(*arguments)
-    arguments[0][2, 1] = float("nan")
-    for implementation in ("native", "dense"):
-        output = call(*arguments, implementation=implementation)
-        assert output[2].isnan().all()
-        kept = [0, 1, 3, 4, 5]
-        torch.testing.assert_close(output[kept], expected[kept])
+    x, *weights = arguments
+    spoilt = x.detach().clone()
+    spoilt[n // 2, 1] = float("nan")
+    spoilt.requires_grad_()
+    output = call(spoilt, *weights, implementation=implementation)
+    kept = [row for row in range(n) if row != n // 2]
+    assert output[n // 2].isnan().all()
+    torch.testing.assert_close(output[kept], expected[kept])
+    output.sum().backward()
+    assert spoilt.grad[n // 2].isnan().any()
+    assert not spoilt.grad[kept].isnan().any()
+
+
+@pytest.mark.parametrize("implementation", ["native", "dense"])
+def test_diverged_weights_give_nan(implementation):
+    arguments = make_arguments(n=20, depth=6, scale=5.0)
+    with torch.no_grad():
+        arguments[1].fill_(float("nan"))
+    output = call(*arguments, implementation=implementation)
+    assert output.isnan().all()
+    output.sum().backward()
+    assert arguments[2].grad.isnan().any()
 
 
 # --- Work that is not done --------------------------------------------------------------------------------------------
@@ -348,6 +368,8 @@ def test_vmap_over_a_batch(in_dim):
     torch.testing.assert_close(output, call(x, *weights))
     moved = torch.func.vmap(lambda one: call(one, *weights), in_dims=in_dim)(x.movedim(0, in_dim))
     torch.testing.assert_close(moved, output)
+    direct = torch.func.vmap(lambda one: OPERATOR(one, *weights, "smooth_step", 1.0, True), in_dims=in_dim)
+    torch.testing.assert_close(direct(x.movedim(0, in_dim)), output)
 
 
 def test_vmap_over_weights_of_several_layers():

@@ -1,12 +1,14 @@
 """Sparse gradients of the PyTorch layer: they equal the dense ones, hold reached rows only, and share no memory."""
 
 import copy
+import gc
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from softwood.torch import TreeEnsemble, tree_ensemble  # noqa: E402
+from softwood import ops  # noqa: E402
+from softwood.torch import TreeEnsemble, eager, tree_ensemble  # noqa: E402
 
 
 def make_arguments(n=4, depth=7, dtype=torch.float32):
@@ -53,6 +55,28 @@ def test_sparse_gradients_of_successive_steps_do_not_share_memory():
         assert torch.equal(gradient.to_dense(), before.to_dense())
     for gradient, wanted in zip(second, gradients_of(arguments), strict=True):
         torch.testing.assert_close(gradient.to_dense(), wanted)
+
+
+def test_memory_is_used_again_and_freed_with_the_parameter(monkeypatch):
+    given, made = [], []
+    backward = ops.backward
+
+    def watched(*arguments, **options):
+        given.append(options["out"])
+        made.append(backward(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(ops, "backward", watched)
+    layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True)
+    for _ in range(2):
+        layer(torch.randn(5, 4)).sum().backward()
+    assert given[0] is None
+    assert given[1] is made[0]
+    assert len(eager._scratch) == 1
+    layer.zero_grad()
+    del layer
+    gc.collect()
+    assert len(eager._scratch) == 0
 
 
 def test_sparse_gradients_with_changing_needs_and_batch_sizes():

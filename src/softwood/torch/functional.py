@@ -118,7 +118,10 @@ def reachable_leaves(
 
 
 def _is_ready(x: Tensor, split_weight: Tensor, leaf_weight: Tensor, split_bias: Tensor | None) -> bool:
-    """Return whether the kernels can take the tensors as they are; nothing is refused here."""
+    """Return whether the kernels can take the tensors as they are; nothing is refused here.
+
+    Autocast need not be asked: it would cast half precision only, which is not ready anyway.
+    """
     dtype = x.dtype
     return (
         eager.is_plain_eager(x, split_weight, leaf_weight, split_bias)
@@ -131,7 +134,6 @@ def _is_ready(x: Tensor, split_weight: Tensor, leaf_weight: Tensor, split_bias: 
         and leaf_weight.is_cpu
         and (split_bias is None or (split_bias.is_cpu and dtype is split_bias.dtype))
         and x.shape[-1] == split_weight.shape[-1]
-        and not torch.is_autocast_enabled("cpu")
     )
 
 
