@@ -163,8 +163,8 @@ def _is_native(implementation: str, device_type: str) -> bool:
         )
     if implementation == "native" and _must_be_transparent():
         raise ValueError(
-            "implementation='native' serves neither ONNX export nor the derivatives of torch.func, which need PyTorch's "
-            "own operators: use implementation='auto'"
+            "implementation='native' serves neither ONNX export nor the derivatives of torch.func, which need "
+            "PyTorch's own operators: use implementation='auto'"
         )
     return implementation == "native"
 
