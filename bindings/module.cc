@@ -3,6 +3,10 @@
 
 namespace softwood::bindings {
 void bind_ensemble(nanobind::module_& module);
+void bind_xla(nanobind::module_& module);
 }  // namespace softwood::bindings
 
-NB_MODULE(_core, module) { softwood::bindings::bind_ensemble(module); }
+NB_MODULE(_core, module) {
+  softwood::bindings::bind_ensemble(module);
+  softwood::bindings::bind_xla(module);
+}

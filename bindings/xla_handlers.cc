@@ -3,9 +3,9 @@
 // Arguments of the forward are x, split_weight, leaf_weight and maybe split_bias; those of the backward have grad_output
 // before them. softwood.jax has checked their shapes; a frame that does not hold what is expected is reported to XLA,
 // which raises. Outputs are XLA's memory. A row of x with a NaN or an infinity gives a row of NaN, as in the dense form.
-#include "xla_handlers.h"
+#include <nanobind/nanobind.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <limits>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "softwood/ensemble.h"
+#include "softwood/finite.h"
 #include "softwood/thread_pool.h"
 #include "xla_ffi.h"
 
@@ -73,13 +74,13 @@ Rows<T> read_rows(const Buffer& x) {
   return Rows<T>{static_cast<const T*>(x.data), x.dims[0], x.dims[1]};
 }
 
+// The core leaves the output of rows that hold a NaN or an infinity open.
 template <typename T>
 void mark_bad_rows(const Rows<T>& x, std::int64_t n_features, T* output, std::int64_t row_size) {
+  if (first_non_finite(x.data, x.n_rows, n_features, x.row_stride) < 0) return;
   for (std::int64_t i = 0; i < x.n_rows; ++i) {
-    // 0 * v is NaN for infinities too, and a sum needs no branch in the loop.
-    T sum = 0;
-    for (std::int64_t j = 0; j < n_features; ++j) sum += x.row(i)[j] * T{0};
-    if (std::isnan(sum)) std::fill_n(output + i * row_size, row_size, std::numeric_limits<T>::quiet_NaN());
+    if (first_non_finite(x.row(i), 1, n_features, x.row_stride) < 0) continue;
+    std::fill_n(output + i * row_size, row_size, std::numeric_limits<T>::quiet_NaN());
   }
 }
 
@@ -146,12 +147,23 @@ Error* handle(Frame* frame) {
   return nullptr;
 }
 
+}  // namespace
+
 Error* handle_forward(Frame* frame) { return handle<run_forward<float>, run_forward<double>>(frame); }
 Error* handle_backward(Frame* frame) { return handle<run_backward<float>, run_backward<double>>(frame); }
 
-}  // namespace
-
-void* forward_handler() { return reinterpret_cast<void*>(&handle_forward); }
-void* backward_handler() { return reinterpret_cast<void*>(&handle_backward); }
-
 }  // namespace softwood::xla
+
+namespace softwood::bindings {
+
+// What jax.ffi.register_ffi_target takes, by name.
+void bind_xla(nanobind::module_& module) {
+  module.def("xla_handlers", [] {
+    nanobind::dict handlers;
+    handlers["forward"] = nanobind::capsule(reinterpret_cast<void*>(&xla::handle_forward));
+    handlers["backward"] = nanobind::capsule(reinterpret_cast<void*>(&xla::handle_backward));
+    return handlers;
+  });
+}
+
+}  // namespace softwood::bindings

@@ -78,15 +78,6 @@ def dense_tree_ensemble(*arguments: Any, **options: Any) -> Any:
     return dense.forward(keras.ops, keras.ops.sigmoid, *arguments, **options)
 
 
-def suits_compilation(implementation: str) -> bool:
-    """Return whether a model with this layer gains from ``jit_compile``, rather than losing the native kernels."""
-    if implementation == "dense" or keras.backend.backend() != "tensorflow":
-        return True
-    from softwood.keras import tensorflow_call
-
-    return tensorflow_call.has_accelerator()
-
-
 def _is_being_exported(backend: str) -> bool:
     """Return whether an exporter is tracing this call.
 

@@ -96,8 +96,8 @@ class TreeEnsemble(keras.layers.Layer):
         self.split_constraint = keras.constraints.get(split_constraint)
         self.leaf_constraint = keras.constraints.get(leaf_constraint)
         self.input_spec = keras.InputSpec(min_ndim=2)
-        # Read by model.compile(jit_compile="auto"), which otherwise turns to XLA and with it to the dense form.
-        self.supports_jit = backends.suits_compilation(self.implementation)
+        # Read by model.compile: XLA can compile the dense form, to which "auto" turns there, and no native call.
+        self.supports_jit = self.implementation != "native" or keras.backend.backend() != "tensorflow"
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Create the weights for inputs of this shape."""
