@@ -1,9 +1,10 @@
 // The part of XLA's foreign-function call frame that softwood's handlers read, declared by its binary layout.
 //
 // XLA calls a handler with one pointer to a frame that holds the arguments, results and attributes of the call. The
-// layout is fixed for a major version of the interface, and minor versions only append to it, so a wheel needs no header
-// of any jaxlib and serves all of them: `answer_metadata` tells XLA which version this is, and XLA refuses to register a
-// handler whose version it does not support. Every structure begins with its own size, which `is_readable` checks.
+// layout is fixed for a major version of the interface, and minor versions only append to it, so a wheel needs no
+// header of any jaxlib and serves all of them: `answer_metadata` tells XLA which version this is, and XLA refuses to
+// register a handler whose version it does not support. Every structure begins with its own size, which `is_readable`
+// checks.
 #pragma once
 
 #include <algorithm>
@@ -122,8 +123,8 @@ inline Error* make_error(const Frame& frame, ErrorCode code, const char* message
 inline bool answer_metadata(const Frame& frame) {
   if (frame.extensions == nullptr || frame.extensions->type != kMetadataExtension) return false;
   const bool same_major = frame.api != nullptr && frame.api->version.major == kMajorVersion;
-  const int minor = same_major ? std::clamp(frame.api->version.minor, kOldestMinorVersion, kNewestMinorVersion)
-                               : kNewestMinorVersion;
+  const int minor =
+      same_major ? std::clamp(frame.api->version.minor, kOldestMinorVersion, kNewestMinorVersion) : kNewestMinorVersion;
   Metadata* metadata = reinterpret_cast<MetadataExtension*>(frame.extensions)->metadata;
   metadata->version = Version{sizeof(Version), nullptr, kMajorVersion, minor};
   metadata->traits = 0;
@@ -141,7 +142,9 @@ inline bool is_readable(const Values& values, DataType dtype) {
   return true;
 }
 
-inline const Buffer& buffer(const Values& values, std::int64_t i) { return *static_cast<const Buffer*>(values.values[i]); }
+inline const Buffer& buffer(const Values& values, std::int64_t i) {
+  return *static_cast<const Buffer*>(values.values[i]);
+}
 
 // Reads a scalar attribute; false if there is none of that name and type.
 template <typename T>

@@ -1,8 +1,9 @@
 // Handlers through which compiled JAX programs call the core, without Python on the way.
 //
-// Arguments of the forward are x, split_weight, leaf_weight and maybe split_bias; those of the backward have grad_output
-// before them. softwood.jax has checked their shapes; a frame that does not hold what is expected is reported to XLA,
-// which raises. Outputs are XLA's memory. A row of x with a NaN or an infinity gives a row of NaN, as in the dense form.
+// Arguments of the forward are x, split_weight, leaf_weight and maybe split_bias; those of the backward have
+// grad_output before them. softwood.jax has checked their shapes; a frame that does not hold what is expected is
+// reported to XLA, which raises. Outputs are XLA's memory. A row of x with a NaN or an infinity gives a row of NaN, as
+// in the dense form.
 #include <nanobind/nanobind.h>
 
 #include <algorithm>

@@ -53,8 +53,9 @@ def forward(
     >>> forward(jnp, jax.nn.sigmoid, jnp.array([[9.0, 0.0], [0.0, 0.0]]), split_weight, leaf_weight).tolist()
     [[3.0], [4.0]]
     """
-    n_trees, n_splits, n_features = split_weight.shape
-    n_leaves, n_outputs = n_splits + 1, leaf_weight.shape[-1]
+    # The sizes of an ensemble are always known; TorchScript's tracer still hands them out as tensors.
+    n_trees, n_splits, n_features = map(int, split_weight.shape)
+    n_leaves, n_outputs = n_splits + 1, int(leaf_weight.shape[-1])
     t = xp.matmul(x, xp.transpose(xp.reshape(split_weight, (n_trees * n_splits, n_features))))
     if split_bias is not None:
         t = t + xp.reshape(split_bias, (n_trees * n_splits,))
@@ -74,7 +75,9 @@ def forward(
     return xp.matmul(reach, xp.reshape(leaf_weight, (n_trees * n_leaves, n_outputs)))
 
 
-def _routing(xp: Any, sigmoid: Callable[[Array], Array], t: Array, activation: str, gamma: float) -> tuple[Array, Array]:
+def _routing(
+    xp: Any, sigmoid: Callable[[Array], Array], t: Array, activation: str, gamma: float
+) -> tuple[Array, Array]:
     """Probabilities of going left and right; the right one is not 1 - left, which would lose it where left is near 1."""
     if activation == "logistic":
         return sigmoid(t / gamma), sigmoid(-t / gamma)

@@ -143,7 +143,9 @@ def _settings(activation: str, gamma: float, sum_trees: bool, n_threads: int | N
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}; got {activation!r}")
     if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(map(repr, IMPLEMENTATIONS))}; got {implementation!r}")
+        raise ValueError(
+            f"implementation must be one of {', '.join(map(repr, IMPLEMENTATIONS))}; got {implementation!r}"
+        )
     if isinstance(gamma, jax.core.Tracer):
         raise TypeError(
             "gamma must be a number that is known when the function is traced; got a traced array: close over it or "
