@@ -2,8 +2,7 @@
 //
 // Arguments of the forward are x, split_weight, leaf_weight and maybe split_bias; those of the backward have
 // grad_output before them. softwood.jax has checked their shapes; a frame that does not hold what is expected is
-// reported to XLA, which raises. Outputs are XLA's memory. A row of x with a NaN or an infinity gives a row of NaN, as
-// in the dense form.
+// reported to XLA, which raises. Outputs are XLA's memory. A row of x with a NaN or an infinity gives a row of NaN.
 #include <nanobind/nanobind.h>
 
 #include <algorithm>

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from softwood import ops, reference
 from softwood.jax import init, native, tree_ensemble
 
 BINDINGS = Path(__file__).parent.parent / "bindings"
+EXAMPLE = Path(__file__).parent.parent / "examples" / "jax_optax.py"
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}
 
 
@@ -293,7 +295,6 @@ class TestAnotherVersionOfTheInterface:
             metadata = ctypes.cast(frame[1], ctypes.POINTER(ctypes.c_void_p))[3]
             version = ctypes.cast(metadata + 8, ctypes.POINTER(ctypes.c_int))
             version[4], version[5] = 7, 0
-            return None
 
         handler = self.HANDLER(answer)
         capsule = jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p))
@@ -422,6 +423,14 @@ def test_a_traced_gamma_is_refused(make_problem):
     problem = make_problem()
     with pytest.raises(TypeError, match="gamma must be a number that is known when the function is traced"):
         jax.jit(lambda gamma: tree_ensemble(*problem.arrays, gamma=gamma))(0.5)
+
+
+def test_the_example_learns():
+    run = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    found = re.search(r"validation AUC +([\d.]+)", run.stdout)
+    assert found is not None, run.stdout
+    assert float(found[1]) > 0.97
 
 
 def test_without_jax_the_error_names_the_extra():

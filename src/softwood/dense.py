@@ -78,7 +78,7 @@ def forward(
 def _routing(
     xp: Any, sigmoid: Callable[[Array], Array], t: Array, activation: str, gamma: float
 ) -> tuple[Array, Array]:
-    """Probabilities of going left and right; the right one is not 1 - left, which would lose it where left is near 1."""
+    """Probabilities of going left and right, neither by subtraction from 1, so that tiny ones keep their digits."""
     if activation == "logistic":
         return sigmoid(t / gamma), sigmoid(-t / gamma)
     v = xp.clip(t / gamma + 0.5, 0.0, 1.0)

@@ -101,7 +101,7 @@ def init(
     bias: bool = False,
     scale: float = 0.01,
     dtype: Any = jnp.float32,
-) -> dict[str, jax.Array]:
+) -> dict[str, Any]:
     """Draw the parameters of an ensemble: uniform within plus or minus `scale`, as in the paper; biases are zero.
 
     Returns

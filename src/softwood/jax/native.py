@@ -20,6 +20,7 @@ from softwood import ops
 if TYPE_CHECKING:
     from softwood.jax.primitives import Settings
 
+_GRADIENT_NAMES = ("x", "split_weight", "leaf_weight", "split_bias")
 _ACTIVATION_CODES = {"smooth_step": 0, "smoother_step": 1, "logistic": 2}
 
 
@@ -104,7 +105,9 @@ def _backward_on_host(
 ) -> list[np.ndarray]:
     grad_output, x, split_weight, leaf_weight = map(np.asarray, (grad_output, x, split_weight, leaf_weight))
     bias = None if split_bias is None else np.asarray(split_bias)
+    names = [name for name, is_wanted in zip(_GRADIENT_NAMES[: len(wanted)], wanted, strict=True) if is_wanted]
+    options = _options(settings)
     gradients = ops.backward(
-        grad_output, x, split_weight, leaf_weight, split_bias=bias, check_finite=False, **_options(settings)
+        grad_output, x, split_weight, leaf_weight, split_bias=bias, needs=names, check_finite=False, **options
     )
-    return [gradient for gradient, is_wanted in zip(gradients, wanted) if is_wanted]
+    return [getattr(gradients, name) for name in names]

@@ -4,13 +4,14 @@ Three primitives, because each transformation wants to see another side of the l
 
 - the forward pass. Mapped over samples it becomes one call over more rows, so that a model written for a single sample
   and mapped over a batch costs what the batched model does, in training too;
-- its tangent, linear in the tangents of the arguments. Forward mode evaluates it, densely; reverse mode transposes it to
+- its tangent, linear in the tangents of the arguments. Forward mode evaluates it, densely; reverse mode transposes it
+  into
 - the backward pass, which computes only those gradients that are asked for. What the forward's traversal found cannot
-  leave the compiled program as a value, so the backward repeats the traversal; its derivative is that of the dense form.
+  leave the compiled program as a value, so the backward repeats the traversal. Its derivative is the dense form's.
 
 On the CPU the two passes are calls into the native kernels (`native`), elsewhere they are the dense form. Arguments are
-taken as valid: x [n, p], split_weight [m, 2^d - 1, p], leaf_weight [m, 2^d, k] and maybe split_bias [m, 2^d - 1], of one
-dtype; `functional` checks them.
+taken as valid: x [n, p], split_weight [m, 2^d - 1, p], leaf_weight [m, 2^d, k] and maybe split_bias [m, 2^d - 1], of
+one dtype; `functional` checks them.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _densely_differentiated(function: Callable) -> Callable:
 
 def _forward_batched(arguments: Sequence[jax.Array], dims: Dims, *, settings: Settings) -> tuple[jax.Array, int]:
     x, *weights = arguments
-    if any(dim is not None for dim in dims[1:]):
+    if dims[0] is None or any(dim is not None for dim in dims[1:]):
         return _one_by_one(_forward, arguments, dims, settings=settings)[0], 0
     x = jnp.moveaxis(x, dims[0], 0)
     output = _forward.bind(x.reshape(-1, x.shape[-1]), *weights, settings=settings)

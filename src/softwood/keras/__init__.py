@@ -1,8 +1,8 @@
 """The tree ensemble as a Keras 3 layer, on each of Keras's backends.
 
-`TreeEnsemble` goes where any Keras layer goes. On the CPU it runs softwood's native kernels, which compute only what each
-sample reaches; on accelerators, under XLA in TensorFlow and on export it is built from ``keras.ops``. `from_tf_trees`
-takes over the weights of the authors' own layer.
+`TreeEnsemble` goes where any Keras layer goes. On the CPU it runs softwood's native kernels, which compute only what
+each sample reaches; on accelerators, under XLA in TensorFlow and on export it is built from ``keras.ops``.
+`from_tf_trees` takes over the weights of the authors' own layer.
 """
 
 try:

@@ -8,6 +8,7 @@ checked by the layer; out comes [n, k] or [n, m, k].
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 import keras
@@ -42,7 +43,7 @@ def tree_ensemble(
     layer_name: str,
 ) -> Any:
     """Return the output of the ensemble by the implementation asked for, or by the one that suits the call."""
-    options = {"activation": activation, "gamma": gamma, "sum_trees": sum_trees}
+    options: dict[str, Any] = {"activation": activation, "gamma": gamma, "sum_trees": sum_trees}
     arguments = [x, split_weight, leaf_weight] + ([] if split_bias is None else [split_bias])
     backend = keras.backend.backend()
     if implementation == "dense" or (implementation == "auto" and _is_being_exported(backend)):
@@ -96,7 +97,7 @@ def _is_being_exported(backend: str) -> bool:
         tracing = True
     if not tracing:
         return False
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(_EXPORTERS):
             return True

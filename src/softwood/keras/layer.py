@@ -49,8 +49,8 @@ class TreeEnsemble(keras.layers.Layer):
         Of every Keras layer: ``name``, ``dtype``, ``trainable``. With a 16-bit compute dtype the trees are computed in
         float32 and the output is rounded: a soft band is narrow.
 
-    **Shape**: input [..., p]; output [..., k], or [..., m, k] with ``sum_trees=False``. The weights are ``split_weight``
-    [m, 2^d - 1, p], ``leaf_weight`` [m, 2^d, k] and ``split_bias`` [m, 2^d - 1].
+    **Shape**: input [..., p]; output [..., k], or [..., m, k] with ``sum_trees=False``. The weights are
+    ``split_weight`` [m, 2^d - 1, p], ``leaf_weight`` [m, 2^d, k] and ``split_bias`` [m, 2^d - 1].
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Native kernels inside TensorFlow graphs: a Python call with gradients of its own.
 
 softwood links no TensorFlow library, so that one wheel serves every version of it; the graph reaches the kernels by
-``tf.numpy_function``. Such a call runs in the process that traced it and on the CPU. What the forward's traversal found is
-not kept between the two calls, which may never both be made; the backward repeats the traversal.
+``tf.numpy_function``. Such a call runs in the process that traced it and on the CPU. What the forward's traversal found
+is not kept for the backward, which may never be called and would leave it behind; the traversal is repeated.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def tree_ensemble(*arguments: tf.Tensor, layer_name: str, **options: Any) -> tf.
     """Return the output of the ensemble; differentiable twice, the second time densely."""
     if is_compiled_by_xla():
         raise ValueError(
-            f"Layer '{layer_name}' has implementation='native', which cannot be compiled by XLA. Compile the model with "
-            "jit_compile=False (or 'auto'), or use implementation='dense'."
+            f"Layer '{layer_name}' has implementation='native', which cannot be compiled by XLA. "
+            "Compile the model with jit_compile=False (or 'auto'), or use implementation='dense'."
         )
 
     @tf.custom_gradient
@@ -74,7 +74,7 @@ def _forward(options: dict, x: np.ndarray, split_weight: np.ndarray, leaf_weight
     return output
 
 
-def _backward(options: dict, grad_output: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
+def _backward(options: dict, grad_output: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray | None]:
     x, split_weight, leaf_weight, *bias = arguments
     gradients = ops.backward(
         grad_output,
