@@ -5,7 +5,8 @@
 - jax: value and gradients of the layer alone, compiled, by the two ways into the kernels (XLA's foreign-function
   interface and a host callback) and by the dense form; `ops` is the same two kernel calls from Python without JAX.
 
-Contestants are compared with each other before they are timed, and take turns. Wall time, one thread.
+Contestants are compared with each other before they are timed, and take turns. Thread pools are held to one thread, and
+times are CPU time of the process, which leaves out the turns of others.
 Writes benchmarks/results/frameworks.json.
 """
 
@@ -79,7 +80,7 @@ def keras_child(seconds: float) -> dict[str, Any]:
         np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
         moments = [keras.ops.convert_to_numpy(m.optimizer.variables[-1]) for m in models.values()]
         np.testing.assert_allclose(moments[0], moments[1], rtol=1e-3, atol=1e-9)
-        median = bench.race(f"{backend}: {workload.name}", steps, clock=time.perf_counter)
+        median = bench.race(f"{backend}: {workload.name}", steps, clock=time.process_time)
         what = f"{backend}, {workload.name}: {median['native'] * 1e3:.2f} against {median['dense'] * 1e3:.1f} ms"
         bench.judge(what, median["dense"] / median["native"], REQUIRED.get((backend, workload)))
     return {"records": bench.records, "verdicts": bench.verdicts}
@@ -140,7 +141,7 @@ def compare_calls(bench: Bench, workload: Workload, functions: dict, arguments: 
         jax.block_until_ready(function(*arguments))
 
     calls: dict[str, Callable[[], Any]] = {name: functools.partial(call, f) for name, f in functions.items()}
-    median = bench.race(f"jax: {workload.name}", calls | {"ops": kernels}, clock=time.perf_counter)
+    median = bench.race(f"jax: {workload.name}", calls | {"ops": kernels}, clock=time.process_time)
     shown = ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in median.items())
     print(f"  {workload.name}, us: {shown}")
     bench.judge("callback against ffi", median["callback"] / median["ffi"], None)
