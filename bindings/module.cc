@@ -3,10 +3,12 @@
 
 namespace softwood::bindings {
 void bind_ensemble(nanobind::module_& module);
+void bind_xla(nanobind::module_& module);
 }  // namespace softwood::bindings
 
 NB_MODULE(_core, module) {
   // A framework's graph that is still alive when the interpreter ends keeps its tape: nothing to warn the user of.
   nanobind::set_leak_warnings(false);
   softwood::bindings::bind_ensemble(module);
+  softwood::bindings::bind_xla(module);
 }

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+# Run by test_keras.py, once for each backend.
+collect_ignore = ["keras_checks.py"]
+
 # Deterministic, so that a red run is red again; "quick" serves the runs that repeat a module per instruction set.
 settings.register_profile("full", max_examples=150, deadline=None, derandomize=True)
 settings.register_profile("quick", max_examples=40, deadline=None, derandomize=True)

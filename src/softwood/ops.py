@@ -374,6 +374,11 @@ def set_num_threads(n_threads: int | None) -> None:
     _core.set_num_threads(check_n_threads(n_threads))
 
 
+def xla_handlers() -> dict[str, Any]:
+    """The kernels as capsules for XLA's foreign-function interface; `softwood.jax` registers them."""
+    return _core.xla_handlers()
+
+
 def _require_finite(x: FloatArray) -> None:
     position = _core.first_non_finite(x)
     if position >= 0:

@@ -1,0 +1,250 @@
+"""The Keras layer: arguments, weights, shapes and serialisation. What a call computes is left to `backends`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+
+from softwood.keras import backends
+
+MAX_DEPTH = 20
+ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
+
+
+@keras.saving.register_keras_serializable(package="softwood")
+class TreeEnsemble(keras.layers.Layer):
+    """An ensemble of soft decision trees that route hard, trained jointly with the rest of the model.
+
+    A split sends a sample left with probability S(<w, x> + b), where S rises from exactly 0 to exactly 1 within a band
+    of width `gamma`, so that most samples reach few leaves and only those are computed. Put a ``BatchNormalization``
+    before the layer: it keeps <w, x> centred on the band.
+
+    Parameters
+    ----------
+    units : int
+        Number of outputs of each tree, k.
+    n_trees, depth : int
+        Number of trees, m, and of levels of splits in each, d, from 1 to 20.
+    gamma : float
+        Width of the soft band; for "logistic" its temperature. A wide band learns more smoothly, a narrow one reaches
+        fewer leaves.
+    activation : {"smooth_step", "smoother_step", "logistic"}
+        What turns a split's <w, x> + b into the probability of going left. The logistic reaches every leaf.
+    use_bias : bool
+        Whether splits have a bias, which starts at zero.
+    sum_trees : bool
+        Whether the outputs of the trees are added up. A ``Flatten`` after ``sum_trees=False`` concatenates them.
+    split_initializer, leaf_initializer : initializer, optional
+        By default uniform within plus or minus 0.01, as in the paper.
+    split_regularizer, leaf_regularizer : regularizer, optional
+        Penalties on the weights of splits and leaves.
+    split_constraint, leaf_constraint : constraint, optional
+        Applied to these weights after an optimiser's update.
+    implementation : {"auto", "native", "dense"}
+        "native" visits what a sample reaches, on the CPU; "dense" visits every node, by ``keras.ops``. "auto" is native
+        on the CPU, except in XLA-compiled TensorFlow and when the model is exported.
+    **kwargs
+        Of every Keras layer: ``name``, ``dtype``, ``trainable``. With a 16-bit compute dtype the trees are computed in
+        float32 and the output is rounded: a soft band is narrow.
+
+    **Shape**: input [..., p]; output [..., k], or [..., m, k] with ``sum_trees=False``. The weights are
+    ``split_weight`` [m, 2^d - 1, p], ``leaf_weight`` [m, 2^d, k] and ``split_bias`` [m, 2^d - 1].
+
+    Examples
+    --------
+    >>> import keras, numpy as np
+    >>> from softwood.keras import TreeEnsemble
+    >>> model = keras.Sequential([keras.layers.BatchNormalization(), TreeEnsemble(3, n_trees=5, depth=4)])
+    >>> model(np.ones((2, 8), "float32")).shape == (2, 3)
+    True
+    """
+
+    def __init__(
+        self,
+        units: int,
+        n_trees: int,
+        depth: int,
+        *,
+        gamma: float = 1.0,
+        activation: str = "smooth_step",
+        use_bias: bool = False,
+        sum_trees: bool = True,
+        split_initializer: Any = None,
+        leaf_initializer: Any = None,
+        split_regularizer: Any = None,
+        leaf_regularizer: Any = None,
+        split_constraint: Any = None,
+        leaf_constraint: Any = None,
+        implementation: str = "auto",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.units = self._positive_integer("units", units)
+        self.n_trees = self._positive_integer("n_trees", n_trees)
+        self.depth = self._positive_integer("depth", depth, at_most=MAX_DEPTH)
+        self.gamma = self._positive_number("gamma", gamma)
+        self.activation = self._one_of("activation", activation, ACTIVATIONS)
+        self.implementation = self._one_of("implementation", implementation, backends.IMPLEMENTATIONS)
+        self.use_bias = bool(use_bias)
+        self.sum_trees = bool(sum_trees)
+        self.split_initializer = keras.initializers.get(_default_if_none(split_initializer))
+        self.leaf_initializer = keras.initializers.get(_default_if_none(leaf_initializer))
+        self.split_regularizer = keras.regularizers.get(split_regularizer)
+        self.leaf_regularizer = keras.regularizers.get(leaf_regularizer)
+        self.split_constraint = keras.constraints.get(split_constraint)
+        self.leaf_constraint = keras.constraints.get(leaf_constraint)
+        self.input_spec = keras.InputSpec(min_ndim=2)
+        # Read by model.compile: XLA can compile the dense form, to which "auto" turns there, and no native call.
+        self.supports_jit = self.implementation != "native" or keras.backend.backend() != "tensorflow"
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Create the weights for inputs of this shape."""
+        n_features = input_shape[-1]
+        if n_features is None or n_features < 1:
+            raise ValueError(
+                f"Layer '{self.name}' needs to know the last dimension of its inputs, the number of features, and it "
+                f"must be at least 1. Full shape received: {tuple(input_shape)}"
+            )
+        n_leaves = 2**self.depth
+        self.split_weight = self._add_weight(
+            "split_weight",
+            (self.n_trees, n_leaves - 1, n_features),
+            _initializer_of_matrix(self.split_initializer, transposed=True),
+            regularizer=self.split_regularizer,
+            constraint=self.split_constraint,
+        )
+        self.leaf_weight = self._add_weight(
+            "leaf_weight",
+            (self.n_trees, n_leaves, self.units),
+            _initializer_of_matrix(self.leaf_initializer, transposed=False),
+            regularizer=self.leaf_regularizer,
+            constraint=self.leaf_constraint,
+        )
+        self.split_bias = None
+        if self.use_bias:
+            self.split_bias = self._add_weight("split_bias", (self.n_trees, n_leaves - 1), "zeros")
+        self.input_spec = keras.InputSpec(min_ndim=2, axes={-1: n_features})
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        """Return the output of the trees."""
+        dtype = "float64" if self.compute_dtype == "float64" else "float32"
+        # TensorFlow and exporters leave the batch size open, which reshape can infer.
+        leading = tuple(-1 if size is None else size for size in inputs.shape[:-1])
+        x = keras.ops.reshape(keras.ops.cast(inputs, dtype), (-1, inputs.shape[-1]))
+        weights = [self.split_weight, self.leaf_weight] + ([self.split_bias] if self.use_bias else [])
+        output = backends.tree_ensemble(
+            x,
+            *(keras.ops.cast(keras.ops.convert_to_tensor(weight), dtype) for weight in weights),
+            activation=self.activation,
+            gamma=self.gamma,
+            sum_trees=self.sum_trees,
+            implementation=self.implementation,
+            layer_name=self.name,
+        )
+        if len(leading) > 1:
+            output = keras.ops.reshape(output, self._output_shape(keras.ops.shape(inputs)))
+        return keras.ops.cast(output, self.compute_dtype)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Return the shape of the output for inputs of this shape."""
+        return self._output_shape(input_shape)
+
+    def reachable_leaves(self, inputs: Any) -> Any:
+        """Count the leaves that each sample reaches in each tree, as a NumPy array [n, m]: what a call costs.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from softwood.keras import TreeEnsemble
+        >>> layer = TreeEnsemble(1, n_trees=2, depth=3)
+        >>> layer.build((None, 4))
+        >>> layer.reachable_leaves(np.zeros((1, 4))).tolist()
+        [[8, 8]]
+        """
+        from softwood import ops
+
+        to_numpy = keras.ops.convert_to_numpy
+        x, split_weight = to_numpy(inputs).astype("float64"), to_numpy(self.split_weight).astype("float64")
+        bias = to_numpy(self.split_bias).astype("float64") if self.use_bias else None
+        return ops.reachability(x, split_weight, split_bias=bias, activation=self.activation, gamma=self.gamma).leaves
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments that make an equal layer."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "n_trees": self.n_trees,
+            "depth": self.depth,
+            "gamma": self.gamma,
+            "activation": self.activation,
+            "use_bias": self.use_bias,
+            "sum_trees": self.sum_trees,
+            "split_initializer": keras.initializers.serialize(self.split_initializer),
+            "leaf_initializer": keras.initializers.serialize(self.leaf_initializer),
+            "split_regularizer": keras.regularizers.serialize(self.split_regularizer),
+            "leaf_regularizer": keras.regularizers.serialize(self.leaf_regularizer),
+            "split_constraint": keras.constraints.serialize(self.split_constraint),
+            "leaf_constraint": keras.constraints.serialize(self.leaf_constraint),
+            "implementation": self.implementation,
+        }
+
+    def _output_shape(self, input_shape: tuple) -> tuple:
+        trees = () if self.sum_trees else (self.n_trees,)
+        return (*input_shape[:-1], *trees, self.units)
+
+    def _add_weight(self, name: str, shape: tuple[int, ...], initializer: Any, **kwargs: Any) -> Any:
+        # Weights are not cast to 16 bits on access; see `call`.
+        return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False, **kwargs)
+
+    def _positive_integer(self, argument: str, value: Any, at_most: float = math.inf) -> int:
+        if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= value.__index__() <= at_most:
+            limits = "a positive integer" if at_most == math.inf else f"an integer from 1 to {at_most}"
+            raise ValueError(
+                f"Received an invalid value for `{argument}` of layer '{self.name}', expected {limits}. "
+                f"Received: {argument}={value!r}"
+            )
+        return value.__index__()
+
+    def _positive_number(self, argument: str, value: Any) -> float:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0.0 < number < math.inf:
+            raise ValueError(
+                f"Received an invalid value for `{argument}` of layer '{self.name}', expected a positive number. "
+                f"Received: {argument}={value!r}"
+            )
+        return number
+
+    def _one_of(self, argument: str, value: Any, allowed: tuple[str, ...]) -> str:
+        if value not in allowed:
+            raise ValueError(
+                f"Received an invalid value for `{argument}` of layer '{self.name}', expected one of {allowed}. "
+                f"Received: {argument}={value!r}"
+            )
+        return value
+
+
+def _default_if_none(initializer: Any) -> Any:
+    return keras.initializers.RandomUniform(-0.01, 0.01) if initializer is None else initializer
+
+
+def _initializer_of_matrix(initializer: Any, transposed: bool) -> Any:
+    """Return an initializer that draws all trees at once, and knows what a split sums over.
+
+    Initializers that scale with the shape (Glorot, He, LeCun) would take a weight of rank 3 for a convolution's kernel;
+    they are shown the matrix [p, splits] or [leaves, k] of all trees instead.
+    """
+    if not isinstance(initializer, keras.initializers.VarianceScaling):
+        return initializer
+
+    def initialize(shape: tuple[int, ...], dtype: Any = None) -> Any:
+        rows, columns = shape[0] * shape[1], shape[2]
+        matrix = initializer((columns, rows) if transposed else (rows, columns), dtype=dtype)
+        return keras.ops.reshape(keras.ops.transpose(matrix) if transposed else matrix, shape)
+
+    return initialize
