@@ -1,8 +1,12 @@
-// The compiled module softwood._core. It is private: softwood.ops is its only importer.
+// The compiled module softwood._core. It is private: softwood.ops and softwood.member are its only importers.
 #include <nanobind/nanobind.h>
 
 namespace softwood::bindings {
 void bind_ensemble(nanobind::module_& module);
+void bind_trainer(nanobind::module_& module);
 }  // namespace softwood::bindings
 
-NB_MODULE(_core, module) { softwood::bindings::bind_ensemble(module); }
+NB_MODULE(_core, module) {
+  softwood::bindings::bind_ensemble(module);
+  softwood::bindings::bind_trainer(module);
+}
