@@ -1,4 +1,5 @@
-from typing import Annotated, overload
+from collections.abc import Callable
+from typing import Annotated, Any, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -51,3 +52,33 @@ def instruction_set() -> str: ...
 def num_threads() -> int: ...
 
 def set_num_threads(n_threads: int) -> None: ...
+
+class _Member:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        arrays: dict[str, Any],
+        train: dict[str, Any],
+        validation: dict[str, Any] | None,
+        custom_loss: Callable[..., tuple[NDArray[Any], float]] | None,
+    ) -> None: ...
+    @property
+    def gamma(self) -> float: ...
+    schedule_step: int
+    adam_step: int
+    @staticmethod
+    def run_epoch(
+        members: list[Any], epoch: int, seconds_left: float, n_threads: int
+    ) -> list[tuple[int, int, float, float, float, float, float, float]]: ...
+
+class MemberFloat32(_Member): ...
+class MemberFloat64(_Member): ...
+
+def column_statistics(
+    x: NDArray[Any],
+    rows: NDArray[numpy.int64] | None,
+    mean: NDArray[numpy.float64],
+    variance: NDArray[numpy.float64],
+    n_threads: int,
+) -> None: ...
+def shuffled_order(seed: int, epoch: int, order: NDArray[numpy.int64]) -> None: ...

@@ -8,16 +8,21 @@ step to the core.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from softwood.arguments import MAX_DEPTH, check_activation, check_n_threads
+from softwood.checkpoint import read_checkpoint, write_checkpoint
 from softwood.losses import Loss
+from softwood.member import FloatArray, MemberState
+from softwood.ops import get_num_threads, require_finite
 
-FloatArray = NDArray[np.floating]
+StopReason = Literal["max_epochs", "patience", "time_limit", "interrupt", "callback"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,39 @@ class TrainingConfig:
     ema: float | None = None
     batch_norm_epsilon: float = 1e-5
 
+    def check(self) -> None:
+        """Raise a ValueError that names the first setting that is out of range, if any is."""
+        self.loss.check()
+        check_activation(self.activation)
+        gamma_end = self.gamma if self.gamma_end is None else self.gamma_end
+        rules = [
+            ("n_trees", "at least 1", self.n_trees >= 1),
+            ("depth", f"1 to {MAX_DEPTH}", 1 <= self.depth <= MAX_DEPTH),
+            ("gamma", "positive", self.gamma > 0),
+            ("gamma_end", "positive or None", gamma_end > 0),
+            ("gamma_window", "two rising shares in [0, 1]", 0 <= self.gamma_window[0] <= self.gamma_window[1] <= 1),
+            ("init_scale", "positive", self.init_scale > 0),
+            ("max_features", "in (0, 1]", 0 < self.max_features <= 1),
+            ("learning_rate", "positive", self.learning_rate > 0),
+            ("schedule", "'cosine' or 'constant'", self.schedule in ("cosine", "constant")),
+            ("warmup", "in [0, 1)", 0 <= self.warmup < 1),
+            ("batch_size", "at least 1", self.batch_size >= 1),
+            ("max_epochs", "at least 1", self.max_epochs >= 1),
+            ("patience", "at least 1 or None", self.patience is None or self.patience >= 1),
+            ("l1", "at least 0", self.l1 >= 0),
+            ("l2", "at least 0", self.l2 >= 0),
+            ("weight_decay", "at least 0", self.weight_decay >= 0),
+            ("batch_norm", "True, False or 'fixed'", self.batch_norm in (True, False, "fixed")),
+            ("optimizer", "'auto', 'adam' or 'lazy_adam'", self.optimizer in ("auto", "adam", "lazy_adam")),
+            ("betas", "two numbers in [0, 1)", all(0 <= beta < 1 for beta in self.betas) and len(self.betas) == 2),
+            ("epsilon", "positive", self.epsilon > 0),
+            ("ema", "in (0, 1) or None", self.ema is None or 0 < self.ema < 1),
+            ("batch_norm_epsilon", "positive", self.batch_norm_epsilon > 0),
+        ]
+        for name, requirement, holds in rules:
+            if not holds:
+                raise ValueError(f"{name} must be {requirement}; got {getattr(self, name)!r}.")
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
@@ -114,9 +152,9 @@ class Samples:
     """
 
     x: FloatArray
-    y: NDArray
-    sample_weight: NDArray | None = None
-    rows: NDArray[np.integer] | None = None
+    y: NDArray[Any]
+    sample_weight: NDArray[Any] | None = None
+    rows: NDArray[np.integer[Any]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +189,15 @@ class Trees:
 
     def folded(self) -> tuple[FloatArray, FloatArray | None, FloatArray]:
         """Return (split_weight, split_bias, leaf_weight) with batch normalisation folded in, for raw inputs."""
-        raise NotImplementedError
+        w, b = self.split_weight, self.split_bias
+        if self.batch_norm is None:
+            return w, b, self.leaf_weight
+        norm = self.batch_norm
+        # In float64: mean / deviation may be large, and the product below then cancels.
+        factor = norm.scale.astype(np.float64) / np.sqrt(norm.variance.astype(np.float64) + norm.epsilon)
+        constant = norm.shift.astype(np.float64) - norm.mean * factor
+        bias = w @ constant if b is None else b + w @ constant
+        return (w * factor).astype(w.dtype), bias.astype(w.dtype), self.leaf_weight
 
 
 @dataclass(frozen=True)
@@ -202,8 +248,8 @@ class TrainedMember:
     best_epoch: int
     best_loss: float
     history: list[EpochRecord] = field(default_factory=list)
-    stopped_by: Literal["max_epochs", "patience", "time_limit", "interrupt", "callback"] = "max_epochs"
-    optimizer_state: dict[str, NDArray] | None = None
+    stopped_by: StopReason = "max_epochs"
+    optimizer_state: dict[str, NDArray[Any]] | None = None
 
 
 EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
@@ -257,5 +303,204 @@ def fit_members(
         If shapes, dtypes or targets do not fit, or the checkpoint is of another run or damaged.
     FloatingPointError
         If a loss is not finite; the message names the likely causes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).normal(size=(200, 3))
+    >>> config = TrainingConfig(Loss("squared_error"), n_trees=4, depth=2, max_epochs=30, learning_rate=0.05)
+    >>> (member,) = fit_members(config, [Member(Samples(x, x[:, 0] > 0, rows=np.arange(150)))])
+    >>> member.history[-1].train_loss < 0.1
+    True
     """
-    raise NotImplementedError
+    config.check()
+    _check_members(config, members)
+    threads = check_n_threads(n_threads) or get_num_threads()
+    states = [MemberState(config, member, n_threads=threads, accumulate=accumulate) for member in members]
+    fit = _Fit(config, members, states, threads, callback, checkpoint, checkpoint_every)
+    if resume and checkpoint is not None and os.path.exists(checkpoint):
+        fit.next_epoch = read_checkpoint(checkpoint, config, members, states)
+    fit.run(np.inf if time_limit is None else time.monotonic() + time_limit)
+    return [_trained(state, keep_state) for state in states]
+
+
+@dataclass
+class _Fit:
+    """The loop over epochs."""
+
+    config: TrainingConfig
+    members: Sequence[Member]
+    states: list[MemberState]
+    n_threads: int
+    callback: EpochCallback | None
+    checkpoint: str | os.PathLike[str] | None
+    checkpoint_every: float
+    next_epoch: int = 0
+
+    def run(self, deadline: float) -> None:
+        saved_at = time.monotonic()
+        try:
+            while self.next_epoch < self.config.max_epochs and self.active():
+                self.run_epoch(deadline)
+                due = not self.active() or self.next_epoch == self.config.max_epochs
+                if self.checkpoint is not None and (due or time.monotonic() - saved_at >= self.checkpoint_every):
+                    write_checkpoint(self.checkpoint, self.config, self.members, self.states, self.next_epoch)
+                    saved_at = time.monotonic()
+        except KeyboardInterrupt:
+            self.stop("interrupt")
+
+    def active(self) -> list[int]:
+        return [i for i, state in enumerate(self.states) if state.stopped_by is None]
+
+    def stop(self, reason: StopReason) -> None:
+        for i in self.active():
+            self.states[i].stopped_by = reason
+
+    def run_epoch(self, deadline: float) -> None:
+        active = self.active()
+        natives = [self.states[i].native for i in active]
+        outcomes = natives[0].run_epoch(natives, self.next_epoch, deadline - time.monotonic(), self.n_threads)
+        records = []
+        for i, (status, steps_done, *numbers) in zip(active, outcomes, strict=True):
+            if status == _NOT_FINITE:
+                raise _not_finite(self.config, i, self.next_epoch, steps_done)
+            record = EpochRecord(self.next_epoch, *numbers)
+            if status == _COMPLETED:
+                self.note(i, record)
+            records.append(record)
+        if any(outcome[0] == _STOPPED for outcome in outcomes):
+            self.stop("time_limit")
+            return
+        self.next_epoch += 1
+        if self.callback is not None and self.callback(records):
+            self.stop("callback")
+
+    def note(self, i: int, record: EpochRecord) -> None:
+        """Add the record to the history, keep the parameters if they are the best, and stop if patience is over."""
+        state, config = self.states[i], self.config
+        state.history.append(record)
+        if self.members[i].validation is None:
+            return
+        if np.isnan(record.validation_loss) and callable(config.loss.name):
+            raise ValueError(
+                "validation rows need a loss function that returns (gradient, loss); it returned the gradient only: "
+                "return both, or train without validation rows."
+            )
+        if record.epoch < config.best_after:
+            return
+        if record.validation_loss < state.best_loss:
+            state.keep_best(record.epoch, record.validation_loss)
+        since = record.epoch - max(state.best_epoch, config.best_after - 1)
+        if config.patience is not None and since >= config.patience:
+            state.stopped_by = "patience"
+
+
+_COMPLETED, _STOPPED, _NOT_FINITE = 0, 1, 2  # EpochOutcome::Status
+
+
+def _not_finite(config: TrainingConfig, member: int, epoch: int, step: int) -> FloatingPointError:
+    causes = [f"learning_rate {config.learning_rate:g} is too large: try a tenth of it"]
+    if callable(config.loss.name):
+        causes.insert(0, "the loss function returned NaN or infinity: check it for divisions and logarithms")
+    elif config.loss.name in ("poisson", "gamma", "tweedie"):
+        causes.insert(
+            0, "the exponential of a score overflowed: give an offset (Loss.best_constant) or rescale targets"
+        )
+    else:
+        causes.append("targets are very large: standardise them")
+    if not config.batch_norm:
+        causes.append("inputs are not normalised: set batch_norm=True or standardise them")
+    return FloatingPointError(
+        f"the loss must stay finite; it became NaN or infinite in epoch {epoch}, step {step} of member {member}. "
+        f"Likely causes: {'; '.join(causes)}."
+    )
+
+
+def _trained(state: MemberState, keep_state: bool) -> TrainedMember:
+    arrays, gamma = (state.current(), state.native.gamma) if state.best is None else (state.best, state.best_gamma)
+    best_epoch = state.best_epoch if state.best is not None else len(state.history) - 1
+    config, norm = state.config, None
+    if config.batch_norm:
+        norm = BatchNorm(
+            mean=state.arrays["mean"],
+            variance=state.arrays["variance"],
+            scale=arrays["scale"],
+            shift=arrays["shift"],
+            epsilon=config.batch_norm_epsilon,
+            n_rows=state.n_rows_seen,
+        )
+    frozen = np.isinf(state.arrays["split_weight.second_moment"])
+    trees = Trees(
+        split_weight=arrays["split_weight"],
+        split_bias=arrays.get("split_bias"),
+        leaf_weight=arrays["leaf_weight"],
+        offset=state.arrays["offset"],
+        gamma=gamma,
+        activation=config.activation,
+        batch_norm=norm,
+        feature_mask=~frozen if frozen.any() else None,
+    )
+    return TrainedMember(
+        trees=trees,
+        best_epoch=best_epoch,
+        best_loss=float(state.best_loss) if state.best is not None else float("nan"),
+        history=state.history,
+        stopped_by=state.stopped_by or "max_epochs",
+        optimizer_state=state.optimizer_state() if keep_state else None,
+    )
+
+
+def _check_members(config: TrainingConfig, members: Sequence[Member]) -> None:
+    if not members:
+        raise ValueError("members must hold at least one member; got none.")
+    first = _check_samples(members[0].train, config, "members[0].train")
+    for i, member in enumerate(members):
+        if not 0 <= member.seed < 2**64:
+            raise ValueError(f"seed must be an integer from 0 to 2^64 - 1; got {member.seed} in members[{i}].")
+        kinds = {"train": member.train, "validation": member.validation}
+        for kind, samples in kinds.items():
+            if samples is None:
+                continue
+            name = f"members[{i}].{kind}"
+            dtype, n_targets = _check_samples(samples, config, name)
+            if (dtype, n_targets) != first:
+                raise ValueError(
+                    f"all tables must share dtype and number of targets; members[0].train has {first[0]} and {first[1]}, "
+                    f"{name} has {dtype} and {n_targets}."
+                )
+            if samples.x.shape[1] != member.train.x.shape[1]:
+                raise ValueError(
+                    f"{name}.x must have the {member.train.x.shape[1]} columns of the training table; "
+                    f"got {samples.x.shape[1]}."
+                )
+
+
+def _check_samples(samples: Samples, config: TrainingConfig, name: str) -> tuple[np.dtype[Any], int]:
+    x, y = samples.x, np.asarray(samples.y)
+    if (
+        not isinstance(x, np.ndarray)
+        or x.ndim != 2
+        or x.dtype not in (np.float32, np.float64)
+        or not x.flags.c_contiguous
+    ):
+        raise ValueError(
+            f"{name}.x must be a C-contiguous float32 or float64 array [n, p]; "
+            f"got {getattr(x, 'dtype', type(x).__name__)} of shape {np.shape(x)}: use numpy.ascontiguousarray."
+        )
+    rows = slice(None) if samples.rows is None else np.asarray(samples.rows)
+    if len(x) == 0 or x.shape[1] == 0 or (samples.rows is not None and len(samples.rows) == 0):
+        raise ValueError(f"{name} must hold at least one row and one column; got x of shape {x.shape}.")
+    if isinstance(rows, np.ndarray) and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(x)):
+        raise ValueError(f"{name}.rows must be row numbers from 0 to {len(x) - 1}; got {rows.dtype} {rows[:3]}...")
+    if y.ndim not in (1, 2) or len(y) != len(x):
+        raise ValueError(f"{name}.y must have one row for each of the {len(x)} rows of x; got shape {y.shape}.")
+    require_finite(x)
+    targets = y.reshape(len(y), -1)[rows]
+    config.loss.check_targets(targets)
+    if samples.sample_weight is not None:
+        weight = np.asarray(samples.sample_weight)
+        if weight.shape != (len(x),) or not np.isfinite(weight).all() or (weight < 0).any() or not weight[rows].any():
+            raise ValueError(
+                f"{name}.sample_weight must be {len(x)} finite numbers >= 0, not all of them 0; got shape {weight.shape}."
+            )
+    return x.dtype, targets.shape[1]
