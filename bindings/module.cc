@@ -1,4 +1,4 @@
-// The compiled module softwood._core. It is private: softwood.ops and softwood.member are its only importers.
+// The compiled module softwood._core. It is private: softwood.ops and softwood.member_state are its only importers.
 #include <nanobind/nanobind.h>
 
 namespace softwood::bindings {

@@ -1,8 +1,8 @@
 """Checkpoints of a fit: everything that training needs to go on, in one safetensors file.
 
 Comes in: the members between two epochs. Goes out: a file that is whole at any moment (written beside its place, then
-renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables; others are
-refused. Models are saved by `model`, not here.
+renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables; others
+are refused. Models are saved by `model`, not here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from softwood.member_state import MemberState
+from softwood.members import EpochRecord, Member
+
 if TYPE_CHECKING:
-    from softwood.member import MemberState
-    from softwood.training import Member, TrainingConfig
+    from softwood.training import TrainingConfig
 
 _FORMAT = "softwood checkpoint"
 _VERSION = 1
@@ -72,8 +74,6 @@ def read_checkpoint(
     _require_same_run(path, metadata["run"], _run_facts(config, members))
     if metadata["checksum"] != _checksum(arrays):
         raise ValueError(f"checkpoint {os.fspath(path)} is damaged (its checksum differs): remove it and start again.")
-    from softwood.training import EpochRecord
-
     for i, (state, described) in enumerate(zip(states, metadata["members"], strict=True)):
         for name, array in state.arrays.items():
             np.copyto(array, arrays[f"{i}/{name}"])

@@ -1,8 +1,8 @@
 """Losses of the native trainer: which number is minimised, and how raw scores become predictions.
 
-Comes in: the name of a loss, its parameters, the targets. Goes out: a checked `Loss`, the number of outputs it needs, the
-best constant score to start from, and the inverse link that turns raw scores into predictions. Values and gradients while
-training are the core's; here is only what is done once a fit.
+Comes in: the name of a loss, its parameters, the targets. Goes out: a checked `Loss`, the number of outputs it needs,
+the best constant score to start from, and the inverse link that turns raw scores into predictions. Values and gradients
+while training are the core's; here is only what is done once a fit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logit, softmax
 
-FloatArray = npt.NDArray[np.floating[Any]]
+from softwood.arguments import FloatArray
+
 CustomLoss = Callable[[FloatArray, FloatArray, FloatArray], "FloatArray | tuple[FloatArray, float]"]
 
 # The order is that of LossKind in the core.

@@ -10,19 +10,29 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from softwood.arguments import MAX_DEPTH, check_activation, check_n_threads
 from softwood.checkpoint import read_checkpoint, write_checkpoint
 from softwood.losses import Loss
-from softwood.member import FloatArray, MemberState
-from softwood.ops import get_num_threads, require_finite
+from softwood.member_state import MemberState
+from softwood.members import BatchNorm, EpochRecord, Member, Samples, StopReason, TrainedMember, Trees, check_members
+from softwood.ops import get_num_threads
 
-StopReason = Literal["max_epochs", "patience", "time_limit", "interrupt", "callback"]
+__all__ = [
+    "BatchNorm",
+    "EpochRecord",
+    "Loss",
+    "Member",
+    "Samples",
+    "TrainedMember",
+    "TrainingConfig",
+    "Trees",
+    "fit_members",
+]
 
 
 @dataclass(frozen=True)
@@ -43,10 +53,10 @@ class TrainingConfig:
     max_features : float
         Share of the features that each split may use, a random choice made once per split. At least one is kept.
     learning_rate, schedule, warmup
-        Highest learning rate; "cosine" (linear warm-up over the share `warmup` of all steps, then a half cosine to 0) or
-        "constant" (after the same warm-up).
+        Highest learning rate; "cosine" (linear warm-up over the share `warmup` of all steps, then a half cosine to 0)
+        or "constant" (after the same warm-up).
     batch_size : int
-        Rows a step at most. An epoch is cut into batches whose sizes differ by one at most, so that no tiny batch is left.
+        Rows a step at most. Batches of an epoch differ in size by one at most, so that no tiny batch is left over.
     max_epochs, patience, best_after
         Epochs at most; a member stops after `patience` epochs without a better validation loss (None: never). Epochs
         before `best_after` are never the best (useful when gamma is still being narrowed).
@@ -54,12 +64,12 @@ class TrainingConfig:
         Decoupled L1 on split weights: after each update they move towards 0 by learning rate times `l1`, and stop there
         (a proximal step, so exact zeros occur; not scaled by Adam's denominator).
     l2 : float
-        The paper's penalty on split weights: `l2 / 2 * ||w||^2` is part of the loss, so its gradient passes through Adam.
+        The paper's penalty on split weights: `l2 / 2 * ||w||^2` is part of the loss; its gradient passes through Adam.
     weight_decay : float
         Decoupled decay of leaf weights, as in AdamW.
     batch_norm : bool or "fixed"
         True: inputs are normalised by the statistics of each batch, with learned scale and shift. "fixed": by those of
-        all training rows, with learned scale and shift. False: not at all. In every case the fitted statistics are exact
+        all training rows, with learned scale and shift. False: not at all. Either way the fitted statistics are exact
         over the training rows: batch normalisation stands first, so they need no moving average.
     optimizer : {"auto", "adam", "lazy_adam"}
         "adam" updates every row in each step, as torch.optim.Adam does. "lazy_adam" updates only the rows of splits and
@@ -136,122 +146,6 @@ class TrainingConfig:
                 raise ValueError(f"{name} must be {requirement}; got {getattr(self, name)!r}.")
 
 
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """Rows of a table with their targets; several may share one table, which is never copied.
-
-    Parameters
-    ----------
-    x : ndarray [n, p], float32 or float64, C-contiguous, finite
-    y : ndarray [n] or [n, t]
-        Targets; class numbers 0 to n_classes - 1 for "cross_entropy".
-    sample_weight : ndarray [n], optional
-        Not negative. Scaled inside so that the mean over the training rows is 1.
-    rows : ndarray of int, optional
-        Which rows of the table belong; all if None.
-    """
-
-    x: FloatArray
-    y: NDArray[Any]
-    sample_weight: NDArray[Any] | None = None
-    rows: NDArray[np.integer[Any]] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class BatchNorm:
-    """Normalisation before the trees: scale * (x - mean) / sqrt(variance + epsilon) + shift; arrays of shape [p]."""
-
-    mean: FloatArray
-    variance: FloatArray
-    scale: FloatArray
-    shift: FloatArray
-    epsilon: float
-    n_rows: int
-
-
-@dataclass(frozen=True, eq=False)
-class Trees:
-    """Parameters of one fitted ensemble. Raw scores are offset + sum of trees of the normalised x.
-
-    `split_weight` [m, 2^d - 1, p], `split_bias` [m, 2^d - 1] or None, `leaf_weight` [m, 2^d, k], `offset` [k] (fixed, not
-    trained), `feature_mask` bool [m, 2^d - 1, p] or None (which features a split may use; needed only to train on).
-    `gamma` is that of the epoch the parameters come from.
-    """
-
-    split_weight: FloatArray
-    split_bias: FloatArray | None
-    leaf_weight: FloatArray
-    offset: FloatArray
-    gamma: float
-    activation: str
-    batch_norm: BatchNorm | None = None
-    feature_mask: NDArray[np.bool_] | None = None
-
-    def folded(self) -> tuple[FloatArray, FloatArray | None, FloatArray]:
-        """Return (split_weight, split_bias, leaf_weight) with batch normalisation folded in, for raw inputs."""
-        w, b = self.split_weight, self.split_bias
-        if self.batch_norm is None:
-            return w, b, self.leaf_weight
-        norm = self.batch_norm
-        # In float64: mean / deviation may be large, and the product below then cancels.
-        factor = norm.scale.astype(np.float64) / np.sqrt(norm.variance.astype(np.float64) + norm.epsilon)
-        constant = norm.shift.astype(np.float64) - norm.mean * factor
-        bias = w @ constant if b is None else b + w @ constant
-        return (w * factor).astype(w.dtype), bias.astype(w.dtype), self.leaf_weight
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """What one epoch of one member did; losses are weighted means, `validation_loss` is NaN without validation rows."""
-
-    epoch: int
-    train_loss: float
-    validation_loss: float
-    mean_reachable_leaves: float
-    learning_rate: float
-    gamma: float
-    seconds: float
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One ensemble to be trained.
-
-    Parameters
-    ----------
-    train : Samples
-    validation : Samples, optional
-        Decides the best epoch. Without it the last epoch is kept.
-    seed : int
-        Decides initial weights, feature masks and the order of rows.
-    offset : ndarray [k], optional
-        Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
-    start : TrainedMember, optional
-        Go on from these trees instead of random ones; moments of the optimiser too if it holds them.
-    """
-
-    train: Samples
-    validation: Samples | None = None
-    seed: int = 0
-    offset: FloatArray | None = None
-    start: TrainedMember | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class TrainedMember:
-    """Result of one member: its best trees, which epoch they are from (counted from 0), and the history.
-
-    `optimizer_state` (only with `keep_state=True`) lets a later call go on where this one stopped; see `Member.start`.
-    """
-
-    trees: Trees
-    best_epoch: int
-    best_loss: float
-    history: list[EpochRecord] = field(default_factory=list)
-    stopped_by: StopReason = "max_epochs"
-    optimizer_state: dict[str, NDArray[Any]] | None = None
-
-
 EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
 
 
@@ -289,8 +183,8 @@ def fit_members(
         File that is renewed every `checkpoint_every` seconds at the end of an epoch (0: after each), and removed by
         nobody: a finished run leaves its last state.
     resume : bool
-        Go on from `checkpoint` if that file exists; the result equals that of the uninterrupted run to the bit. A file of
-        another configuration or other data is refused with a ValueError.
+        Go on from `checkpoint` if that file exists; the result equals that of the uninterrupted run to the bit. A
+        file of another configuration or other data is refused with a ValueError.
     keep_state : bool
         Return the optimiser's moments too, of the last step rather than of the best epoch.
     accumulate : bool
@@ -314,7 +208,7 @@ def fit_members(
     True
     """
     config.check()
-    _check_members(config, members)
+    check_members(config.loss, members)
     threads = check_n_threads(n_threads) or get_num_threads()
     states = [MemberState(config, member, n_threads=threads, accumulate=accumulate) for member in members]
     fit = _Fit(config, members, states, threads, callback, checkpoint, checkpoint_every)
@@ -448,59 +342,3 @@ def _trained(state: MemberState, keep_state: bool) -> TrainedMember:
         stopped_by=state.stopped_by or "max_epochs",
         optimizer_state=state.optimizer_state() if keep_state else None,
     )
-
-
-def _check_members(config: TrainingConfig, members: Sequence[Member]) -> None:
-    if not members:
-        raise ValueError("members must hold at least one member; got none.")
-    first = _check_samples(members[0].train, config, "members[0].train")
-    for i, member in enumerate(members):
-        if not 0 <= member.seed < 2**64:
-            raise ValueError(f"seed must be an integer from 0 to 2^64 - 1; got {member.seed} in members[{i}].")
-        kinds = {"train": member.train, "validation": member.validation}
-        for kind, samples in kinds.items():
-            if samples is None:
-                continue
-            name = f"members[{i}].{kind}"
-            dtype, n_targets = _check_samples(samples, config, name)
-            if (dtype, n_targets) != first:
-                raise ValueError(
-                    f"all tables must share dtype and number of targets; members[0].train has {first[0]} and {first[1]}, "
-                    f"{name} has {dtype} and {n_targets}."
-                )
-            if samples.x.shape[1] != member.train.x.shape[1]:
-                raise ValueError(
-                    f"{name}.x must have the {member.train.x.shape[1]} columns of the training table; "
-                    f"got {samples.x.shape[1]}."
-                )
-
-
-def _check_samples(samples: Samples, config: TrainingConfig, name: str) -> tuple[np.dtype[Any], int]:
-    x, y = samples.x, np.asarray(samples.y)
-    if (
-        not isinstance(x, np.ndarray)
-        or x.ndim != 2
-        or x.dtype not in (np.float32, np.float64)
-        or not x.flags.c_contiguous
-    ):
-        raise ValueError(
-            f"{name}.x must be a C-contiguous float32 or float64 array [n, p]; "
-            f"got {getattr(x, 'dtype', type(x).__name__)} of shape {np.shape(x)}: use numpy.ascontiguousarray."
-        )
-    rows = slice(None) if samples.rows is None else np.asarray(samples.rows)
-    if len(x) == 0 or x.shape[1] == 0 or (samples.rows is not None and len(samples.rows) == 0):
-        raise ValueError(f"{name} must hold at least one row and one column; got x of shape {x.shape}.")
-    if isinstance(rows, np.ndarray) and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(x)):
-        raise ValueError(f"{name}.rows must be row numbers from 0 to {len(x) - 1}; got {rows.dtype} {rows[:3]}...")
-    if y.ndim not in (1, 2) or len(y) != len(x):
-        raise ValueError(f"{name}.y must have one row for each of the {len(x)} rows of x; got shape {y.shape}.")
-    require_finite(x)
-    targets = y.reshape(len(y), -1)[rows]
-    config.loss.check_targets(targets)
-    if samples.sample_weight is not None:
-        weight = np.asarray(samples.sample_weight)
-        if weight.shape != (len(x),) or not np.isfinite(weight).all() or (weight < 0).any() or not weight[rows].any():
-            raise ValueError(
-                f"{name}.sample_weight must be {len(x)} finite numbers >= 0, not all of them 0; got shape {weight.shape}."
-            )
-    return x.dtype, targets.shape[1]

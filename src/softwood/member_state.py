@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from softwood import _core
-from softwood.arguments import check_activation
+from softwood.arguments import FloatArray, check_activation
+from softwood.members import EpochRecord, Member, Samples, StopReason, TrainedMember
 
 if TYPE_CHECKING:
-    from softwood.training import EpochRecord, Member, Samples, TrainedMember, TrainingConfig
-
-FloatArray = npt.NDArray[np.floating[Any]]
+    from softwood.training import TrainingConfig
 
 _TRAINED = ("split_weight", "split_bias", "leaf_weight", "scale", "shift")
 _UPDATES = {"adam": 0, "lazy_adam": 1, "auto": 2}
@@ -35,7 +34,7 @@ class MemberState:
         self.best: dict[str, FloatArray] | None = None
         self.best_gamma = config.gamma
         self.history: list[EpochRecord] = []
-        self.stopped_by: str | None = None
+        self.stopped_by: StopReason | None = None
 
         train = _native_samples(member.train, self.dtype)
         if train["weight"] is not None:
