@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logit, softmax
+from scipy.special import expit, logit, softmax  # type: ignore[import-untyped]
 
 from softwood.arguments import FloatArray
 
