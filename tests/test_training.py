@@ -126,7 +126,7 @@ def test_masked_features_are_never_used():
 
 def test_l1_gives_exact_zeros():
     x = table()
-    (trained,) = fit_members(small(l1=3.0), [Member(Samples(x, labels(x)))])
+    (trained,) = fit_members(small(l1=0.3), [Member(Samples(x, labels(x)))])
     assert 0.2 < np.mean(trained.trees.split_weight == 0) < 1
 
 
@@ -187,7 +187,9 @@ def test_pieces_of_a_table_accumulate():
     np.testing.assert_allclose(norm.variance, x.var(0), rtol=1e-12)
     assert norm.n_rows == 200
     assert second.optimizer_state["adam_step"] == 10
-    (without,) = fit_members(config, [Member(Samples(x[80:], y[80:]), start=dataclasses.replace(first, optimizer_state=None))])
+    (without,) = fit_members(
+        config, [Member(Samples(x[80:], y[80:]), start=dataclasses.replace(first, optimizer_state=None))]
+    )
     assert np.abs(without.trees.split_weight - second.trees.split_weight).max() > 1e-3
 
 
@@ -281,8 +283,7 @@ def test_interrupt_stops_within_a_step_and_leaves_a_model(n_members, n_threads):
     for trained in results:
         assert trained.stopped_by == "interrupt"
         assert np.isfinite(trained.trees.leaf_weight).all()
-        start = start_of(dataclasses.replace(config, batch_size=200000), members[0]).leaf_weight
-        assert np.abs(trained.trees.leaf_weight - start).max() > 1e-3, "some steps must have been done"
+        assert np.abs(trained.trees.leaf_weight).max() > config.init_scale, "some steps must have been done"
 
 
 def squared_error(predictions, targets, weight):
@@ -301,7 +302,7 @@ def test_callable_loss_equals_the_built_in_one():
     for name, array in parameters(own.trees).items():
         np.testing.assert_allclose(array, parameters(built_in.trees)[name], atol=1e-9)
     np.testing.assert_allclose(own.history[-1].train_loss, built_in.history[-1].train_loss)
-    np.testing.assert_allclose(own.best_loss, built_in.best_loss, rtol=1e-3)
+    np.testing.assert_allclose(own.best_loss, built_in.best_loss)
 
 
 def test_callable_loss_may_return_the_gradient_only():
@@ -336,7 +337,9 @@ def test_loss_that_is_not_finite_names_likely_causes():
     x = table()
     with pytest.raises(FloatingPointError, match=r"epoch 0, step 0 of member 0.*loss function returned NaN"):
         fit_members(small(Loss(lambda p, t, w: p * np.nan)), [Member(Samples(x, x[:, 0]))])
-    with pytest.raises(FloatingPointError, match=r"exponential of a score overflowed.*learning_rate 1e\+06 is too large"):
+    with pytest.raises(
+        FloatingPointError, match=r"exponential of a score overflowed.*learning_rate 1e\+06 is too large"
+    ):
         fit_members(small(Loss("poisson"), learning_rate=1e6), [Member(Samples(x, np.abs(x[:, 0])))])
 
 
@@ -349,7 +352,10 @@ def test_loss_that_is_not_finite_names_likely_causes():
         (Samples(table(), labels(table()) + 1), "class numbers 0 to 2"),
         (Samples(table(), labels(table()), rows=np.array([100])), "row numbers from 0 to 99"),
         (Samples(table(), labels(table()), np.zeros(100)), "not all of them 0"),
-        (Samples(np.where(table() > 9, np.nan, table()), labels(table())), "NaN"),
+        (
+            Samples(np.where(table() > 9, np.nan, table()), labels(table())),
+            r"\.x must be finite; got nan at row 43, column 4",
+        ),
     ],
 )
 def test_samples_that_do_not_fit_are_refused(samples, message):

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "batch_norm.h"
@@ -146,13 +147,10 @@ double Trainer<T>::State::validation_loss(double gamma, int n_threads) {
     add_offset(parameters.offset, n, loss.n_outputs, held_out.scores.data());
     const T* const weight = held_out.weights(validation);
     const double part = loss.evaluate(held_out.scores.data(), held_out.targets.data(), weight, n, T(1), nullptr);
-    double part_weight = weight != nullptr ? 0 : double(n);
-    if (weight != nullptr) {
-      for (std::int64_t i = 0; i < n; ++i) part_weight += double(weight[i]);
-    }
-    // A custom loss gives the mean of the rows it was shown; the others give weighted sums.
-    total += loss.kind == LossKind::custom ? part * part_weight : part;
-    total_weight += part_weight;
+    // A custom loss is a mean over the rows it was shown; the others are weighted sums.
+    const bool mean_given = loss.kind == LossKind::custom;
+    total += mean_given ? part * double(n) : part;
+    total_weight += mean_given || weight == nullptr ? double(n) : std::accumulate(weight, weight + n, 0.0);
   }
   return total_weight > 0 ? total / total_weight : kUnknown;
 }

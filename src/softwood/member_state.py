@@ -37,9 +37,6 @@ class MemberState:
         self.stopped_by: StopReason | None = None
 
         train = _native_samples(member.train, self.dtype)
-        if train["weight"] is not None:
-            used = train["weight"] if train["rows"] is None else train["weight"][train["rows"]]
-            train["weight"] = train["weight"] / used.mean()
         n_targets = train["targets"].shape[1]
         n_rows = len(member.train.x) if train["rows"] is None else len(train["rows"])
         n_features = member.train.x.shape[1]
@@ -96,11 +93,14 @@ class MemberState:
 
 
 def _native_samples(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
-    """Targets as floats in two dimensions, weights as floats, rows as int64; the table itself is not copied."""
+    """Targets as floats in two dimensions, weights of mean 1, rows as int64; the table itself is not copied."""
     y = np.asarray(samples.y)
     targets = np.ascontiguousarray(y.reshape(len(y), -1), dtype=dtype)
-    weight = None if samples.sample_weight is None else np.ascontiguousarray(samples.sample_weight, dtype=dtype)
     rows = None if samples.rows is None else np.ascontiguousarray(samples.rows, dtype=np.int64)
+    weight = None
+    if samples.sample_weight is not None:
+        weight = np.asarray(samples.sample_weight, dtype=np.float64)
+        weight = np.ascontiguousarray(weight / weight[slice(None) if rows is None else rows].mean(), dtype=dtype)
     return {"x": samples.x, "targets": targets, "weight": weight, "rows": rows}
 
 

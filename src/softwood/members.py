@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from softwood.arguments import FloatArray
 from softwood.losses import Loss
-from softwood.ops import require_finite
+
+_FINITE_BLOCK = 1 << 16
 
 StopReason = Literal["max_epochs", "patience", "time_limit", "interrupt", "callback"]
 
@@ -29,7 +30,7 @@ class Samples:
     y : ndarray [n] or [n, t]
         Targets; class numbers 0 to n_classes - 1 for "cross_entropy".
     sample_weight : ndarray [n], optional
-        Not negative. Scaled inside so that the mean over the training rows is 1.
+        Not negative. Scaled inside so that the mean over these rows is 1.
     rows : ndarray of int, optional
         Which rows of the table belong; all if None.
     """
@@ -179,7 +180,7 @@ def _check_samples(samples: Samples, loss: Loss, name: str) -> tuple[np.dtype[An
         raise ValueError(f"{name}.rows must be row numbers from 0 to {len(x) - 1}; got {rows.dtype} {rows[:3]}...")
     if y.ndim not in (1, 2) or len(y) != len(x):
         raise ValueError(f"{name}.y must have one row for each of the {len(x)} rows of x; got shape {y.shape}.")
-    require_finite(x)
+    _check_finite(x, name)
     targets = y.reshape(len(y), -1)[rows]
     loss.check_targets(targets)
     if samples.sample_weight is not None:
@@ -190,3 +191,15 @@ def _check_samples(samples: Samples, loss: Loss, name: str) -> tuple[np.dtype[An
                 f"got shape {weight.shape}."
             )
     return x.dtype, targets.shape[1]
+
+
+def _check_finite(x: FloatArray, name: str) -> None:
+    """Block by block: a mask of the whole table would be a quarter of its size."""
+    for begin in range(0, len(x), _FINITE_BLOCK):
+        finite = np.isfinite(x[begin : begin + _FINITE_BLOCK])
+        if not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            raise ValueError(
+                f"{name}.x must be finite; got {x[begin + row, column]} at row {begin + row}, column {column}: "
+                "impute or drop such values."
+            )

@@ -224,7 +224,7 @@ def forward(
     code, width = check_activation(activation), check_gamma(gamma, w.dtype)
     threads = check_n_threads(n_threads)
     if check_finite:
-        require_finite(x)
+        _require_finite(x)
     n_trees, _, n_outputs = o.shape
     output = np.empty((len(x), n_outputs) if sum_trees else (len(x), n_trees, n_outputs), w.dtype)
     contents = None
@@ -298,7 +298,7 @@ def backward(
     if tape is not None:
         _require_same(tape, _made_with(x, w, o, b, activation, width, sum_trees))
     elif check_finite:
-        require_finite(x)
+        _require_finite(x)
     gradients = _check_out(out, w, o)
     gradients._make_room(wanted, len(x), w, o)
     _core.backward(
@@ -346,7 +346,7 @@ def reachability(
     code, width = check_activation(activation), check_gamma(gamma, w.dtype)
     threads = check_n_threads(n_threads)
     if check_finite:
-        require_finite(x)
+        _require_finite(x)
     counts = Reachability(*(np.empty((len(x), len(w)), np.int32) for _ in range(3)))
     _core.reachability(x, w, b, code, width, *counts, threads)
     return counts
@@ -374,7 +374,7 @@ def set_num_threads(n_threads: int | None) -> None:
     _core.set_num_threads(check_n_threads(n_threads))
 
 
-def require_finite(x: FloatArray) -> None:
+def _require_finite(x: FloatArray) -> None:
     position = _core.first_non_finite(x)
     if position >= 0:
         raise not_finite(x, position)

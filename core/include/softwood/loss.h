@@ -23,7 +23,8 @@ enum class LossKind : int {
   custom = 9,
 };
 
-// A caller's own loss: writes the gradient [n, k] unless it is null, and returns the loss of the rows (NaN: not known).
+// A caller's own loss: writes the gradient [n, k] unless it is null, and returns the mean loss of
+// the rows (NaN: not known).
 // `weight` is never null. May throw.
 template <typename T>
 using CustomLoss = std::function<double(const T* scores, const T* targets, const T* weight, std::int64_t n_rows, T* gradient)>;
