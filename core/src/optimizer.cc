@@ -81,10 +81,9 @@ AdamStep<T> Optimizer<T>::adam_step(std::int64_t step, double learning_rate, dou
 }
 
 template <typename T>
-TreeUpdate<T> Optimizer<T>::tree_update(std::int64_t tree, std::int64_t step, double learning_rate) {
+TreeUpdate<T> Optimizer<T>::tree_update(std::int64_t tree, std::int64_t step, const AdamSteps& adam) {
   const std::int64_t p = settings_.n_features, k = settings_.loss.n_outputs;
   const std::int64_t first_split = tree * n_splits_, first_leaf = tree * n_leaves_;
-  const AdamSettings& adam = settings_.adam;
   const auto elements = [](const Parameter<T>& parameter, std::vector<T>& gradient, std::int64_t first) {
     const auto from = [first](T* array) { return array != nullptr ? array + first : nullptr; };
     return Elements<T>{from(parameter.value), gradient.data() + first, from(parameter.first_moment),
@@ -94,11 +93,11 @@ TreeUpdate<T> Optimizer<T>::tree_update(std::int64_t tree, std::int64_t step, do
   return {.n_splits = n_splits_,
           .n_features = p,
           .n_outputs = k,
-          .updates = adam.updates,
+          .updates = settings_.adam.updates,
           .step = step,
-          .split_weight_step = adam_step(step, learning_rate, adam.l1, adam.l2, 0),
-          .split_bias_step = adam_step(step, learning_rate, 0, 0, 0),
-          .leaf_weight_step = adam_step(step, learning_rate, 0, 0, adam.weight_decay),
+          .split_weight_step = adam.split_weight,
+          .split_bias_step = adam.plain,
+          .leaf_weight_step = adam.leaf_weight,
           .split_weight = elements(parameters_.split_weight, split_weight_gradient_, first_split * p),
           .split_bias = elements(parameters_.split_bias, split_bias_gradient_, first_split),
           .leaf_weight = elements(parameters_.leaf_weight, leaf_weight_gradient_, first_leaf * k),
@@ -112,15 +111,19 @@ TreeUpdate<T> Optimizer<T>::tree_update(std::int64_t tree, std::int64_t step, do
 
 template <typename T>
 void Optimizer<T>::update(std::int64_t step, double learning_rate, const T* scale_gradient, int n_threads) {
+  const AdamSettings& settings = settings_.adam;
+  const AdamSteps adam{adam_step(step, learning_rate, settings.l1, settings.l2, 0),
+                       adam_step(step, learning_rate, 0, 0, settings.weight_decay),
+                       adam_step(step, learning_rate, 0, 0, 0)};
   std::fill(affine_sums_.begin(), affine_sums_.end(), T(0));
   const bool worth_threads = std::int64_t(split_weight_gradient_.size()) >= kElementsWorthThreads;
   parallel_for(settings_.n_trees, worth_threads ? n_threads : 1,
-               [&](std::int64_t tree) { kernels_.update_tree(tree_update(tree, step, learning_rate)); });
-  if (!affine_sums_.empty()) update_affine(step, learning_rate, scale_gradient);
+               [&](std::int64_t tree) { kernels_.update_tree(tree_update(tree, step, adam)); });
+  if (!affine_sums_.empty()) update_affine(adam.plain, scale_gradient);
 }
 
 template <typename T>
-void Optimizer<T>::update_affine(std::int64_t step, double learning_rate, const T* scale_gradient) {
+void Optimizer<T>::update_affine(const AdamStep<T>& adam, const T* scale_gradient) {
   const std::int64_t p = settings_.n_features;
   T* const of_scale = affine_gradient_.data();
   T* const of_shift = of_scale + p;
@@ -137,7 +140,6 @@ void Optimizer<T>::update_affine(std::int64_t step, double learning_rate, const 
                       ? scale_gradient[f]
                       : (of_scale[f] - parameters_.shift.value[f] * of_shift[f]) / parameters_.scale.value[f];
   }
-  const AdamStep<T> adam = adam_step(step, learning_rate, 0, 0, 0);
   const auto update = [&](const Parameter<T>& parameter, T* gradient) {
     kernels_.update(adam, {parameter.value, gradient, parameter.first_moment, parameter.second_moment, parameter.average}, p);
   };

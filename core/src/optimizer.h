@@ -25,9 +25,12 @@ class Optimizer {
   void read_averages(std::int64_t step) const;
 
  private:
-  TreeUpdate<T> tree_update(std::int64_t tree, std::int64_t step, double learning_rate);
+  struct AdamSteps {
+    AdamStep<T> split_weight, leaf_weight, plain;  // plain: without penalties
+  };
+  TreeUpdate<T> tree_update(std::int64_t tree, std::int64_t step, const AdamSteps& adam);
   AdamStep<T> adam_step(std::int64_t step, double learning_rate, double l1, double l2, double weight_decay) const;
-  void update_affine(std::int64_t step, double learning_rate, const T* scale_gradient);
+  void update_affine(const AdamStep<T>& adam, const T* scale_gradient);
 
   const MemberSettings<T>& settings_;
   const Parameters<T> parameters_;

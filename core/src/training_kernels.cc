@@ -19,8 +19,9 @@ constexpr std::int64_t kRowsAtOnce = 16;
 template <typename T>
 SOFTWOOD_INLINE Vector<T> square_root(Vector<T> v) {
 #if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) return (Vector<T>)_mm512_sqrt_ps((__m512)v);
-  else return (Vector<T>)_mm512_sqrt_pd((__m512d)v);
+  // The masked forms with all lanes: the plain ones make some compilers warn of a value without a start.
+  if constexpr (sizeof(T) == 4) return (Vector<T>)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
+  else return (Vector<T>)_mm512_maskz_sqrt_pd(0xff, (__m512d)v);
 #elif defined(__AVX2__)
   if constexpr (sizeof(T) == 4) return (Vector<T>)_mm256_sqrt_ps((__m256)v);
   else return (Vector<T>)_mm256_sqrt_pd((__m256d)v);
@@ -90,23 +91,53 @@ void catch_up(const Elements<T>& at, std::int64_t begin, std::int64_t end, std::
   }
 }
 
-// Calls body(begin, end) for each run of marked rows, in order.
-template <typename Body>
-SOFTWOOD_INLINE void for_each_run(const std::uint8_t* marked, std::int64_t n_rows, const Body& body) {
+// Neighbouring rows begin, ..., end - 1 that are all marked.
+struct Run {
+  std::int64_t begin, end;
+};
+
+// The first run at or after `row`; empty at n_rows if there is none.
+Run find_run(const std::uint8_t* marked, std::int64_t n_rows, std::int64_t row) {
+  for (std::uint64_t eight; row + 8 <= n_rows; row += 8) {
+    std::memcpy(&eight, marked + row, 8);
+    if (eight != 0) break;
+  }
+  while (row < n_rows && marked[row] == 0) ++row;
+  const std::int64_t begin = row;
+  while (row < n_rows && marked[row] != 0) ++row;
+  return {begin, row};
+}
+
+template <typename T>
+SOFTWOOD_INLINE void prefetch_row(const Elements<T>& at, std::int64_t row, std::int64_t n_columns) {
+  constexpr std::int64_t line = 64 / sizeof(T);
+  for (std::int64_t i = row * n_columns; i < (row + 1) * n_columns; i += line) {
+    __builtin_prefetch(at.value + i, 1);
+    __builtin_prefetch(at.gradient + i, 1);
+    __builtin_prefetch(at.first_moment + i, 1);
+    __builtin_prefetch(at.second_moment + i, 1);
+  }
+}
+
+// Calls body(begin, end) for each run of marked rows, in order. Runs of a deep tree are short and far apart, so the memory
+// of a run is asked for some runs ahead.
+template <typename T, typename Body>
+SOFTWOOD_INLINE void for_each_run(const std::uint8_t* marked, std::int64_t n_rows, const Elements<T>& at,
+                                  std::int64_t n_columns, const Body& body) {
+  constexpr int kAhead = 8;
+  Run ring[kAhead];
   std::int64_t row = 0;
-  while (row < n_rows) {
-    std::uint64_t eight;
-    if (row + 8 <= n_rows && (std::memcpy(&eight, marked + row, 8), eight == 0)) {
-      row += 8;
-      continue;
-    }
-    if (marked[row] == 0) {
-      ++row;
-      continue;
-    }
-    const std::int64_t begin = row;
-    while (row < n_rows && marked[row] != 0) ++row;
-    body(begin, row);
+  const auto find_next = [&] {
+    const Run run = find_run(marked, n_rows, row);
+    row = run.end;
+    if (run.begin < run.end) prefetch_row(at, run.begin, n_columns);
+    return run;
+  };
+  for (Run& run : ring) run = find_next();
+  for (int turn = 0; ring[turn].begin < ring[turn].end; turn = (turn + 1) % kAhead) {
+    const Run run = ring[turn];
+    ring[turn] = find_next();
+    body(run.begin, run.end);
   }
 }
 
@@ -173,8 +204,8 @@ void update_tree(const TreeUpdate<T>& tree) {
     splits(0, tree.n_splits);
     update_leaves(tree, 0, tree.n_splits + 1);
   } else {
-    for_each_run(tree.split_marked, tree.n_splits, splits);
-    for_each_run(tree.leaf_marked, tree.n_splits + 1,
+    for_each_run(tree.split_marked, tree.n_splits, tree.split_weight, tree.n_features, splits);
+    for_each_run(tree.leaf_marked, tree.n_splits + 1, tree.leaf_weight, tree.n_outputs,
                  [&](std::int64_t begin, std::int64_t end) { update_leaves(tree, begin, end); });
   }
 }
