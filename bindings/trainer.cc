@@ -1,5 +1,5 @@
-// The trainer, for float and double. A member holds on to the arrays it was made from and works on them in place; between
-// two epochs Python may read and copy them.
+// The trainer, for float and double. A member holds on to the arrays it was made from and works on them in place;
+// between two epochs Python may read and copy them.
 #include "softwood/trainer.h"
 
 #include <nanobind/stl/string.h>
@@ -28,7 +28,8 @@ T setting(const nb::dict& settings, const char* name) {
 
 // The named array, checked for shape; null if it is None or absent and may be.
 template <typename T>
-T* array(const nb::dict& arrays, const std::string& name, std::initializer_list<std::int64_t> shape, bool optional = false) {
+T* array(const nb::dict& arrays, const std::string& name, std::initializer_list<std::int64_t> shape,
+         bool optional = false) {
   if (!arrays.contains(name.c_str()) || arrays[name.c_str()].is_none()) {
     require(optional, ("array " + name + " is missing").c_str());
     return nullptr;
@@ -210,8 +211,9 @@ bool signal_pending(std::exception_ptr& raised) {
   return true;
 }
 
-// Python runs signal handlers on its main thread only. If that thread works alone, it looks in from time to time between
-// two steps; if it shares the work, it might be done long before the others, so it leaves the work to them and waits.
+// Python runs signal handlers on its main thread only. If that thread works alone, it looks in from time to time
+// between two steps; if it shares the work, it might be done long before the others, so it leaves the work to them and
+// waits.
 template <typename T>
 std::vector<EpochOutcome> run_interruptibly(const std::vector<Trainer<T>*>& trainers, std::int64_t epoch,
                                             double seconds_left, int n_threads) {

@@ -79,7 +79,8 @@ const T* BatchNorm<T>::scale_gradient(const T* x, std::int64_t n, const T* input
 
 // Two passes over each block while it is in the cache; blocks are merged in order by Chan, Golub and LeVeque's formula.
 template <typename T>
-void column_statistics(const Samples<T>& samples, std::int64_t n_features, double* mean, double* variance, int n_threads) {
+void column_statistics(const Samples<T>& samples, std::int64_t n_features, double* mean, double* variance,
+                       int n_threads) {
   const std::int64_t p = n_features, n = samples.n_rows, n_blocks = (n + kStatisticsBlock - 1) / kStatisticsBlock;
   std::vector<double> block_mean(n_blocks * p), block_squares(n_blocks * p);
   parallel_for(n_blocks, n_threads, [&](std::int64_t block) {
@@ -99,7 +100,8 @@ void column_statistics(const Samples<T>& samples, std::int64_t n_features, doubl
   std::fill_n(mean, p, 0.0);
   std::fill_n(variance, p, 0.0);
   for (std::int64_t block = 0; block < n_blocks; ++block) {
-    const double before = double(block * kStatisticsBlock), count = double(std::min(n, (block + 1) * kStatisticsBlock)) - before;
+    const double before = double(block * kStatisticsBlock),
+                 count = double(std::min(n, (block + 1) * kStatisticsBlock)) - before;
     const double share = count / (before + count);
     for (std::int64_t f = 0; f < p; ++f) {
       const double gap = block_mean[block * p + f] - mean[f];

@@ -22,7 +22,8 @@ class BatchNorm {
 
   // Whether some scale is so near 0 that its gradient cannot be had by dividing by it.
   bool needs_input_gradient() const;
-  // The scale's gradient [p] from that of the trees' inputs, for the batch last given to `training`. Valid until next call.
+  // The scale's gradient [p] from that of the trees' inputs, for the batch last given to `training`. Valid until next
+  // call.
   const T* scale_gradient(const T* x, std::int64_t n, const T* input_gradient);
 
  private:

@@ -12,8 +12,8 @@ constexpr double kLongest = 1e8;  // seconds; keeps the deadline within the cloc
 }  // namespace
 
 Control::Control(double seconds_left, std::function<bool()> poll)
-    : deadline_(Clock::now() +
-                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds_left, kLongest)))),
+    : deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                   std::chrono::duration<double>(std::min(seconds_left, kLongest)))),
       next_poll_(Clock::now() + kPollInterval),
       poll_(std::move(poll)) {}
 

@@ -138,14 +138,16 @@ double Loss<T>::evaluate(const T* scores, const T* targets, const T* weight, std
     case LossKind::huber:
       return elements([d = delta](T score, T target, std::int64_t) { return huber(score, target, d); });
     case LossKind::quantile:
-      return elements([this](T score, T target, std::int64_t which) { return pinball(score, target, quantiles[which]); });
+      return elements(
+          [this](T score, T target, std::int64_t which) { return pinball(score, target, quantiles[which]); });
     case LossKind::poisson:
       return elements([](T score, T target, std::int64_t) { return poisson(score, target); });
     case LossKind::gamma:
       return elements([](T score, T target, std::int64_t) { return gamma(score, target); });
     case LossKind::tweedie:
       return elements([p = power](T score, T target, std::int64_t) { return tweedie(score, target, p); });
-    case LossKind::custom: break;
+    case LossKind::custom:
+      break;
   }
   if (weight != nullptr) return custom(scores, targets, weight, n_rows, gradient);
   const std::vector<T> ones(n_rows, T(1));

@@ -30,8 +30,10 @@ const TrainingKernels<T>& training_kernels() {
       if (name == "avx2") return avx2::training_kernels_double;
     }
 #endif
-    if constexpr (single) return baseline::training_kernels_float;
-    else return baseline::training_kernels_double;
+    if constexpr (single)
+      return baseline::training_kernels_float;
+    else
+      return baseline::training_kernels_double;
   }();
   return chosen;
 }
@@ -65,19 +67,13 @@ Gradients<T> Optimizer<T>::gradients() {
 }
 
 template <typename T>
-AdamStep<T> Optimizer<T>::adam_step(std::int64_t step, double learning_rate, double l1, double l2, double weight_decay) const {
+AdamStep<T> Optimizer<T>::adam_step(std::int64_t step, double learning_rate, double l1, double l2,
+                                    double weight_decay) const {
   const AdamSettings& adam = settings_.adam;
   const double bias1 = 1 - std::pow(adam.beta1, double(step)), bias2 = 1 - std::pow(adam.beta2, double(step));
-  return {T(learning_rate / bias1),
-          T(1 - adam.beta1),
-          T(adam.beta2),
-          T(1 - adam.beta2),
-          T(1 / std::sqrt(bias2)),
-          T(adam.epsilon),
-          T(l2),
-          T(1 - learning_rate * weight_decay),
-          T(learning_rate * l1),
-          T(adam.average_decay)};
+  return {T(learning_rate / bias1), T(1 - adam.beta1),    T(adam.beta2), T(1 - adam.beta2),
+          T(1 / std::sqrt(bias2)),  T(adam.epsilon),      T(l2),         T(1 - learning_rate * weight_decay),
+          T(learning_rate * l1),    T(adam.average_decay)};
 }
 
 template <typename T>
@@ -141,7 +137,8 @@ void Optimizer<T>::update_affine(const AdamStep<T>& adam, const T* scale_gradien
                       : (of_scale[f] - parameters_.shift.value[f] * of_shift[f]) / parameters_.scale.value[f];
   }
   const auto update = [&](const Parameter<T>& parameter, T* gradient) {
-    kernels_.update(adam, {parameter.value, gradient, parameter.first_moment, parameter.second_moment, parameter.average}, p);
+    kernels_.update(adam,
+                    {parameter.value, gradient, parameter.first_moment, parameter.second_moment, parameter.average}, p);
   };
   update(parameters_.scale, of_scale);
   update(parameters_.shift, of_shift);
@@ -151,7 +148,8 @@ template <typename T>
 void Optimizer<T>::read_averages(std::int64_t step) const {
   if (parameters_.split_step == nullptr) return;
   const std::int64_t m = settings_.n_trees, p = settings_.n_features;
-  const auto read = [&](const Parameter<T>& parameter, std::int64_t n_rows, std::int64_t n_columns, const std::int64_t* row_step) {
+  const auto read = [&](const Parameter<T>& parameter, std::int64_t n_rows, std::int64_t n_columns,
+                        const std::int64_t* row_step) {
     if (parameter.value == nullptr) return;
     kernels_.read_average(parameter, n_rows, n_columns, row_step, step, settings_.adam.average_decay);
   };

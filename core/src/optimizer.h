@@ -17,8 +17,8 @@ class Optimizer {
   // Where the backward pass adds; zero between two steps. `x` is null.
   Gradients<T> gradients();
 
-  // One step from the gradients, which are then zero again. `step` counts from 1. `scale_gradient` [p], if given, replaces
-  // the gradient of batch normalisation's scale, which is otherwise derived from those of the split weights.
+  // One step from the gradients, which are then zero again. `step` counts from 1. `scale_gradient` [p], if given,
+  // replaces the gradient of batch normalisation's scale, which is otherwise derived from those of the split weights.
   void update(std::int64_t step, double learning_rate, const T* scale_gradient, int n_threads);
 
   // Writes the averages to where evaluation reads them; nothing to do without averaging.

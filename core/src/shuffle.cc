@@ -1,5 +1,5 @@
-// Fisher and Yates' shuffle on a counter-based generator: an epoch's order needs no state from the epochs before it, so a
-// resumed fit continues with the same batches.
+// Fisher and Yates' shuffle on a counter-based generator: an epoch's order needs no state from the epochs before it, so
+// a resumed fit continues with the same batches.
 #include <numeric>
 #include <utility>
 

@@ -1,5 +1,5 @@
-// One step: gather the batch, normalise it, trees, loss, backward pass, optimiser. Nothing is allocated once an epoch runs
-// but what the tape takes from its pool.
+// One step: gather the batch, normalise it, trees, loss, backward pass, optimiser. Nothing is allocated once an epoch
+// runs but what the tape takes from its pool.
 #include "softwood/trainer.h"
 
 #include <algorithm>
@@ -71,7 +71,8 @@ struct Trainer<T>::State {
   std::vector<T> input_gradient;  // of the trees' inputs; seldom needed
   Tape<T> tape;
 
-  State(MemberSettings<T> settings_, const Parameters<T>& parameters_, const Samples<T>& train_, const Samples<T>& validation_)
+  State(MemberSettings<T> settings_, const Parameters<T>& parameters_, const Samples<T>& train_,
+        const Samples<T>& validation_)
       : settings(std::move(settings_)),
         parameters(parameters_),
         train(train_),
@@ -101,7 +102,8 @@ struct Trainer<T>::State {
             T(gamma)};
   }
 
-  double step(std::int64_t begin, std::int64_t end, double gamma, double learning_rate, std::int64_t adam_step, int n_threads);
+  double step(std::int64_t begin, std::int64_t end, double gamma, double learning_rate, std::int64_t adam_step,
+              int n_threads);
   double validation_loss(double gamma, int n_threads);
   double mean_reachable_leaves(double gamma, int n_threads);
 };
@@ -119,8 +121,10 @@ double Trainer<T>::State::step(std::int64_t begin, std::int64_t end, double gamm
   add_offset(parameters.offset, n, loss.n_outputs, batch.scores.data());
 
   const T share = 1 / T(n);
-  const double total = loss.evaluate(batch.scores.data(), batch.targets.data(), batch.weights(train), n, share, gradient.data());
-  const bool finite = std::all_of(gradient.begin(), gradient.begin() + n * loss.n_outputs, [](T g) { return std::isfinite(g); });
+  const double total =
+      loss.evaluate(batch.scores.data(), batch.targets.data(), batch.weights(train), n, share, gradient.data());
+  const bool finite =
+      std::all_of(gradient.begin(), gradient.begin() + n * loss.n_outputs, [](T g) { return std::isfinite(g); });
   if (!finite || std::isinf(total)) return std::numeric_limits<double>::infinity();
 
   Gradients<T> gradients = optimizer.gradients();
@@ -140,7 +144,8 @@ double Trainer<T>::State::validation_loss(double gamma, int n_threads) {
   const Loss<T>& loss = settings.loss;
   double total = 0, total_weight = 0;
   for (std::int64_t begin = 0; begin < validation.n_rows; begin += kEvaluationRows) {
-    const std::int64_t end = std::min(validation.n_rows, begin + kEvaluationRows), n = end - begin, p = settings.n_features;
+    const std::int64_t end = std::min(validation.n_rows, begin + kEvaluationRows), n = end - begin,
+                       p = settings.n_features;
     held_out.gather(validation, p, loss.n_targets, begin, end, [&](std::int64_t i) { return validation.row(i); });
     const Rows<T> inputs{batch_norm.evaluation(held_out.x.data(), n, held_out.normalised.data()), n, p};
     forward<T>(ensemble(gamma, true), inputs, true, held_out.scores.data(), nullptr, n_threads);
@@ -160,7 +165,8 @@ double Trainer<T>::State::mean_reachable_leaves(double gamma, int n_threads) {
   const std::int64_t n = std::min(kReachabilityRows, train.n_rows), p = settings.n_features;
   held_out.gather(train, p, settings.loss.n_targets, 0, n, [&](std::int64_t i) { return train.row(order[i]); });
   const Rows<T> inputs{batch_norm.evaluation(held_out.x.data(), n, held_out.normalised.data()), n, p};
-  std::vector<std::int32_t> leaves(n * settings.n_trees), internal_nodes(leaves.size()), fractional_nodes(leaves.size());
+  std::vector<std::int32_t> leaves(n * settings.n_trees), internal_nodes(leaves.size()),
+      fractional_nodes(leaves.size());
   reachability(ensemble(gamma, true), inputs, leaves.data(), internal_nodes.data(), fractional_nodes.data(), n_threads);
   std::int64_t total = 0;
   for (const std::int32_t count : leaves) total += count;
@@ -220,7 +226,8 @@ EpochOutcome Trainer<T>::run_epoch(std::int64_t epoch, Control& control, int n_t
 }
 
 template <typename T>
-std::vector<EpochOutcome> run_epoch(std::span<Trainer<T>* const> members, std::int64_t epoch, Control& control, int n_threads) {
+std::vector<EpochOutcome> run_epoch(std::span<Trainer<T>* const> members, std::int64_t epoch, Control& control,
+                                    int n_threads) {
   const auto n_members = static_cast<std::int64_t>(members.size());
   std::vector<EpochOutcome> outcomes(n_members);
   std::vector<std::exception_ptr> failures(n_members);

@@ -1,7 +1,7 @@
 // Adam (Kingma and Ba) with the reached rows only, exponential averages, and batch normalisation's column sums.
 //
-// Rows that the batch reached come in runs of neighbours; a run is one flat range of elements, so that vectors stay full
-// even where a row is shorter than a vector (leaves of few outputs).
+// Rows that the batch reached come in runs of neighbours; a run is one flat range of elements, so that vectors stay
+// full even where a row is shorter than a vector (leaves of few outputs).
 #include "training_kernels.h"
 
 #include <algorithm>
@@ -20,14 +20,20 @@ template <typename T>
 SOFTWOOD_INLINE Vector<T> square_root(Vector<T> v) {
 #if defined(__AVX512F__)
   // The masked forms with all lanes: the plain ones make some compilers warn of a value without a start.
-  if constexpr (sizeof(T) == 4) return (Vector<T>)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
-  else return (Vector<T>)_mm512_maskz_sqrt_pd(0xff, (__m512d)v);
+  if constexpr (sizeof(T) == 4)
+    return (Vector<T>)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
+  else
+    return (Vector<T>)_mm512_maskz_sqrt_pd(0xff, (__m512d)v);
 #elif defined(__AVX2__)
-  if constexpr (sizeof(T) == 4) return (Vector<T>)_mm256_sqrt_ps((__m256)v);
-  else return (Vector<T>)_mm256_sqrt_pd((__m256d)v);
+  if constexpr (sizeof(T) == 4)
+    return (Vector<T>)_mm256_sqrt_ps((__m256)v);
+  else
+    return (Vector<T>)_mm256_sqrt_pd((__m256d)v);
 #elif defined(__x86_64__)
-  if constexpr (sizeof(T) == 4) return (Vector<T>)_mm_sqrt_ps((__m128)v);
-  else return (Vector<T>)_mm_sqrt_pd((__m128d)v);
+  if constexpr (sizeof(T) == 4)
+    return (Vector<T>)_mm_sqrt_ps((__m128)v);
+  else
+    return (Vector<T>)_mm_sqrt_pd((__m128d)v);
 #else
   for (int i = 0; i < kLanes<T>; ++i) v[i] = std::sqrt(v[i]);
   return v;
@@ -43,7 +49,8 @@ SOFTWOOD_INLINE void for_each_vector(std::int64_t n, const Body& body) {
 }
 
 template <typename T, typename... Part>
-SOFTWOOD_INLINE void update_vector(const AdamStep<T>& step, const Elements<T>& at, std::int64_t i, const Part&... part) {
+SOFTWOOD_INLINE void update_vector(const AdamStep<T>& step, const Elements<T>& at, std::int64_t i,
+                                   const Part&... part) {
   Vector<T> value = load(at.value + i, part...);
   const Vector<T> gradient = load(at.gradient + i, part...) + step.l2 * value;
   Vector<T> first = load(at.first_moment + i, part...);
@@ -119,8 +126,8 @@ SOFTWOOD_INLINE void prefetch_row(const Elements<T>& at, std::int64_t row, std::
   }
 }
 
-// Calls body(begin, end) for each run of marked rows, in order. Runs of a deep tree are short and far apart, so the memory
-// of a run is asked for some runs ahead.
+// Calls body(begin, end) for each run of marked rows, in order. Runs of a deep tree are short and far apart, so the
+// memory of a run is asked for some runs ahead.
 template <typename T, typename Body>
 SOFTWOOD_INLINE void for_each_run(const std::uint8_t* marked, std::int64_t n_rows, const Elements<T>& at,
                                   std::int64_t n_columns, const Body& body) {
@@ -175,8 +182,10 @@ void update_splits(const TreeUpdate<T>& tree, std::int64_t begin, std::int64_t e
     std::fill(tree.split_step + begin, tree.split_step + end, tree.step);
   }
   update_range(tree.split_weight_step, tree.split_weight.from(begin * p), n * p);
-  if (has_bias) update_range(tree.split_bias_step, tree.split_bias.from(begin), n);
-  else std::fill_n(tree.split_bias.gradient + begin, n, T(0));
+  if (has_bias)
+    update_range(tree.split_bias_step, tree.split_bias.from(begin), n);
+  else
+    std::fill_n(tree.split_bias.gradient + begin, n, T(0));
   std::memset(tree.split_marked + begin, 0, n);
 }
 
@@ -250,9 +259,9 @@ void column_moments(const T* x, std::int64_t n, std::int64_t p, T* mean, T* vari
   for_each_vector<T>(p, [&](std::int64_t f, const auto&... part) {
     const Vector<T> centre = share * sum_rows<T>(n, [&](std::int64_t i) { return load(x + i * p + f, part...); });
     const Vector<T> spread = share * sum_rows<T>(n, [&](std::int64_t i) {
-      const Vector<T> distance = load(x + i * p + f, part...) - centre;
-      return distance * distance;
-    });
+                               const Vector<T> distance = load(x + i * p + f, part...) - centre;
+                               return distance * distance;
+                             });
     store(mean + f, centre, part...);
     store(variance + f, spread, part...);
   });

@@ -1,5 +1,5 @@
-// The element-wise loops of a training step, compiled once per instruction set like the kernels of the trees. No threads
-// below this line.
+// The element-wise loops of a training step, compiled once per instruction set like the kernels of the trees. No
+// threads below this line.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace softwood {
 // Adam's coefficients for one step and one parameter.
 template <typename T>
 struct AdamStep {
-  T step_size;         // learning rate over the first moment's bias
+  T step_size;  // learning rate over the first moment's bias
   T one_minus_beta1;
   T beta2, one_minus_beta2;
   T inverse_sqrt_bias;  // of the second moment
@@ -50,8 +50,8 @@ struct TreeUpdate {
   std::uint8_t* leaf_marked;
   std::int64_t* split_step;  // see Parameters; null without averaging
   std::int64_t* leaf_step;
-  // [n_features] each, or null: over splits i, the sums of w_i * (bias gradient of i) and of w_i * (gradient of w_i), both
-  // of values before the update.
+  // [n_features] each, or null: over splits i, the sums of w_i * (bias gradient of i) and of w_i * (gradient of w_i),
+  // both of values before the update.
   T* weight_bias_sum;
   T* weight_gradient_sum;
 };

@@ -1,7 +1,7 @@
 // Losses of the trainer: value and gradient with respect to the raw scores of a batch.
 //
-// Legend: n rows, k outputs (raw scores), t targets. Each loss is a weighted sum over rows of the row's loss, which is a
-// mean over outputs (for the softmax: one number a row).
+// Legend: n rows, k outputs (raw scores), t targets. Each loss is a weighted sum over rows of the row's loss, which is
+// a mean over outputs (for the softmax: one number a row).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ enum class LossKind : int {
 // the rows (NaN: not known).
 // `weight` is never null. May throw.
 template <typename T>
-using CustomLoss = std::function<double(const T* scores, const T* targets, const T* weight, std::int64_t n_rows, T* gradient)>;
+using CustomLoss =
+    std::function<double(const T* scores, const T* targets, const T* weight, std::int64_t n_rows, T* gradient)>;
 
 template <typename T>
 struct Loss {
@@ -37,13 +38,14 @@ struct Loss {
   T label_smoothing = 0;  // share of the target given evenly to all classes; cross-entropies only
   T delta = 1;
   T power = T(1.5);
-  std::vector<T> quantiles;
-  CustomLoss<T> custom;
+  std::vector<T> quantiles = {};
+  CustomLoss<T> custom = {};
 
   // Returns the sum over rows of weight * loss of the row, taken in row order. `weight` null means 1 for each row.
   // `gradient` [n, k], unless null, gets the gradient of that sum times `gradient_scale`. For a custom loss, value and
   // gradient are what the callable gave, unscaled.
-  double evaluate(const T* scores, const T* targets, const T* weight, std::int64_t n_rows, T gradient_scale, T* gradient) const;
+  double evaluate(const T* scores, const T* targets, const T* weight, std::int64_t n_rows, T gradient_scale,
+                  T* gradient) const;
 };
 
 }  // namespace softwood

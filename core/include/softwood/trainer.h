@@ -1,9 +1,9 @@
-// The fused trainer: mini-batches of shuffled rows, batch normalisation, trees, loss, backward pass and Adam, one epoch a
-// call, for several ensembles ("members") at once.
+// The fused trainer: mini-batches of shuffled rows, batch normalisation, trees, loss, backward pass and Adam, one epoch
+// a call, for several ensembles ("members") at once.
 //
 // The caller owns every array of a member: tables, parameters, the optimiser's moments. A member between two epochs is
-// therefore its arrays and two counters, which is all that a checkpoint holds. Results are bit-identical for every number
-// of threads.
+// therefore its arrays and two counters, which is all that a checkpoint holds. Results are bit-identical for every
+// number of threads.
 #pragma once
 
 #include <atomic>
@@ -62,8 +62,8 @@ struct AdamSettings {
 // By what the inputs are normalised in training. Evaluation always uses the statistics of the whole training set.
 enum class Normalisation : int { none = 0, batch = 1, training_set = 2 };
 
-// A trained array and what the optimiser keeps of it. A second moment of infinity freezes an element: that is how a split
-// is kept from using a feature, at no cost in time.
+// A trained array and what the optimiser keeps of it. A second moment of infinity freezes an element: that is how a
+// split is kept from using a feature, at no cost in time.
 template <typename T>
 struct Parameter {
   T* value;
@@ -100,8 +100,8 @@ struct MemberSettings {
   Loss<T> loss;
 };
 
-// Asked after each step whether to go on. Thread-safe, but for `poll`, which is called about every 50 ms by whoever asks:
-// with a poll, only one thread may ask.
+// Asked after each step whether to go on. Thread-safe, but for `poll`, which is called about every 50 ms by whoever
+// asks: with a poll, only one thread may ask.
 class Control {
  public:
   explicit Control(double seconds_left, std::function<bool()> poll = {});
@@ -118,10 +118,10 @@ class Control {
 struct EpochOutcome {
   enum class Status : int { completed = 0, stopped = 1, not_finite = 2 };
   Status status = Status::completed;
-  std::int64_t steps_done = 0;       // in this epoch
-  double train_loss = 0;             // mean over the epoch's rows, as seen before each step
-  double validation_loss = 0;        // NaN without validation rows, or after a stop
-  double mean_reachable_leaves = 0;  // per tree, over a sample of training rows; NaN after a stop
+  std::int64_t steps_done = 0;          // in this epoch
+  double train_loss = 0;                // mean over the epoch's rows, as seen before each step
+  double validation_loss = 0;           // NaN without validation rows, or after a stop
+  double mean_reachable_leaves = 0;     // per tree, over a sample of training rows; NaN after a stop
   double learning_rate = 0, gamma = 0;  // of the last step
   double seconds = 0;
 };
@@ -129,7 +129,8 @@ struct EpochOutcome {
 template <typename T>
 class Trainer {
  public:
-  Trainer(MemberSettings<T> settings, const Parameters<T>& parameters, const Samples<T>& train, const Samples<T>& validation);
+  Trainer(MemberSettings<T> settings, const Parameters<T>& parameters, const Samples<T>& train,
+          const Samples<T>& validation);
   ~Trainer();
 
   // The order of rows depends on seed and `epoch` alone. May throw what a custom loss throws.
@@ -147,16 +148,18 @@ class Trainer {
   std::unique_ptr<State> state_;
 };
 
-// One epoch of each member, in parallel over members when there are threads for it. Rethrows the first member's exception
-// after all have stopped.
+// One epoch of each member, in parallel over members when there are threads for it. Rethrows the first member's
+// exception after all have stopped.
 template <typename T>
-std::vector<EpochOutcome> run_epoch(std::span<Trainer<T>* const> members, std::int64_t epoch, Control& control, int n_threads);
+std::vector<EpochOutcome> run_epoch(std::span<Trainer<T>* const> members, std::int64_t epoch, Control& control,
+                                    int n_threads);
 
 // Writes a permutation of 0, ..., n - 1 that depends on seed and epoch alone.
 void shuffled_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> order);
 
 // Mean and (population) variance of each column over the samples, in float64.
 template <typename T>
-void column_statistics(const Samples<T>& samples, std::int64_t n_features, double* mean, double* variance, int n_threads);
+void column_statistics(const Samples<T>& samples, std::int64_t n_features, double* mean, double* variance,
+                       int n_threads);
 
 }  // namespace softwood
