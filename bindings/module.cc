@@ -1,12 +1,15 @@
-// The compiled module softwood._core. It is private: softwood.ops and softwood.member_state are its only importers.
+// The compiled module softwood._core. It is private: softwood.ops, softwood.encoding and softwood.member_state
+// are its only importers.
 #include <nanobind/nanobind.h>
 
 namespace softwood::bindings {
+void bind_encoding(nanobind::module_& module);
 void bind_ensemble(nanobind::module_& module);
 void bind_trainer(nanobind::module_& module);
 }  // namespace softwood::bindings
 
 NB_MODULE(_core, module) {
+  softwood::bindings::bind_encoding(module);
   softwood::bindings::bind_ensemble(module);
   softwood::bindings::bind_trainer(module);
 }

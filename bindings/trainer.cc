@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "encoding.h"
 
 namespace softwood::bindings {
 namespace {
@@ -72,15 +73,22 @@ Parameters<T> parameters_of(const nb::dict& arrays, const MemberSettings<T>& set
   return parameters;
 }
 
-// `samples` has the keys x, targets, weight (or None) and rows (or None).
+// `samples` has the keys x, targets, weight (or None), rows (or None) and encoding (its arrays, or None), which is
+// written to `encoding` if there is one.
 template <typename T>
-Samples<T> samples_of(const nb::dict& samples, std::int64_t n_features) {
+Samples<T> samples_of(const nb::dict& samples, std::int64_t n_features, Encoding& encoding) {
   const auto x = nb::cast<Input<T, 2>>(samples["x"], false);
   const auto targets = nb::cast<Input<T, 2>>(samples["targets"], false);
-  const auto n = static_cast<std::int64_t>(x.shape(0));
-  require(has_shape(x, {n, n_features}), "x has the wrong shape");
+  const auto n = static_cast<std::int64_t>(x.shape(0)), n_columns = static_cast<std::int64_t>(x.shape(1));
   require(static_cast<std::int64_t>(targets.shape(0)) == n, "targets must have the rows of x");
-  Samples<T> result{{x.data(), n, n_features}, targets.data(), nullptr, nullptr, n};
+  Samples<T> result{{x.data(), n, n_columns}, targets.data(), nullptr, nullptr, n, nullptr};
+  if (samples["encoding"].is_none()) {
+    require(n_columns == n_features, "x has the wrong shape");
+  } else {
+    encoding = encoding_of(nb::cast<nb::dict>(samples["encoding"]), n_columns);
+    require(encoding.n_features() == n_features, "the encoding has the wrong number of features");
+    result.encoding = &encoding;
+  }
   if (!samples["weight"].is_none()) {
     const auto weight = nb::cast<Input<T, 1>>(samples["weight"], false);
     require(has_shape(weight, {n}), "weight must have the rows of x");
@@ -186,13 +194,13 @@ class Member {
  public:
   Member(const nb::dict& settings, nb::dict arrays, nb::dict train, nb::object validation, nb::object custom) {
     MemberSettings<T> checked = settings_of<T>(settings, custom);
-    const Samples<T> train_rows = samples_of<T>(train, checked.n_features);
+    const Samples<T> train_rows = samples_of<T>(train, checked.n_features, train_encoding);
     require(train_rows.n_rows >= 1, "there must be training rows");
     check_targets(train, train_rows, checked.loss);
     Samples<T> held_out{};
     if (!validation.is_none()) {
       const auto given = nb::cast<nb::dict>(validation);
-      held_out = samples_of<T>(given, checked.n_features);
+      held_out = samples_of<T>(given, checked.n_features, validation_encoding);
       check_targets(given, held_out, checked.loss);
     }
     const Parameters<T> parameters = parameters_of<T>(arrays, checked);
@@ -201,6 +209,7 @@ class Member {
   }
 
   std::unique_ptr<Trainer<T>> trainer;
+  Encoding train_encoding{}, validation_encoding{};
   nb::object owners;  // of all memory that the trainer sees
 };
 
@@ -261,23 +270,18 @@ void bind_member(nb::module_& module, const char* name) {
       .def_prop_rw(
           "adam_step", [](const Class& member) { return member.trainer->adam_step; },
           [](Class& member, std::int64_t step) { member.trainer->adam_step = step; })
-      .def_static("run_epoch", &run_members<T>, "members"_a, "epoch"_a, "seconds_left"_a, "n_threads"_a);
-  module.def(
-      "column_statistics",
-      [](const Input<T, 2>& x, const nb::object& rows, const Output<double, 1>& mean, const Output<double, 1>& variance,
-         int n_threads) {
-        const auto p = static_cast<std::int64_t>(x.shape(1));
-        nb::dict samples;
-        samples["x"] = x;
-        samples["targets"] = x;  // not read
-        samples["weight"] = nb::none();
-        samples["rows"] = rows;
-        const Samples<T> view = samples_of<T>(samples, p);
-        require(view.n_rows >= 1 && has_shape(mean, {p}) && has_shape(variance, {p}), "one mean and variance a column");
-        nb::gil_scoped_release unlocked;
-        column_statistics(view, p, mean.data(), variance.data(), n_threads);
-      },
-      "x"_a.noconvert(), "rows"_a.none(), "mean"_a.noconvert(), "variance"_a.noconvert(), "n_threads"_a);
+      .def_static("run_epoch", &run_members<T>, "members"_a, "epoch"_a, "seconds_left"_a, "n_threads"_a)
+      .def_static(
+          "column_statistics",
+          [](const nb::dict& samples, const Output<double, 1>& mean, const Output<double, 1>& variance, int n_threads) {
+            const auto p = static_cast<std::int64_t>(mean.shape(0));
+            Encoding encoding{};
+            const Samples<T> view = samples_of<T>(samples, p, encoding);
+            require(view.n_rows >= 1 && has_shape(variance, {p}), "one mean and variance a column");
+            nb::gil_scoped_release unlocked;
+            column_statistics(view, p, mean.data(), variance.data(), n_threads);
+          },
+          "samples"_a, "mean"_a.noconvert(), "variance"_a.noconvert(), "n_threads"_a);
 }
 
 }  // namespace

@@ -87,13 +87,14 @@ void column_statistics(const Samples<T>& samples, std::int64_t n_features, doubl
     const std::int64_t begin = block * kStatisticsBlock, end = std::min(n, begin + kStatisticsBlock);
     double* const centre = block_mean.data() + block * p;
     double* const squares = block_squares.data() + block * p;
+    std::vector<T> row(p);
     for (std::int64_t i = begin; i < end; ++i) {
-      const T* const row = samples.x.row(samples.row(i));
+      samples.read(samples.row(i), p, row.data());
       for (std::int64_t f = 0; f < p; ++f) centre[f] += double(row[f]);
     }
     for (std::int64_t f = 0; f < p; ++f) centre[f] /= double(end - begin);
     for (std::int64_t i = begin; i < end; ++i) {
-      const T* const row = samples.x.row(samples.row(i));
+      samples.read(samples.row(i), p, row.data());
       for (std::int64_t f = 0; f < p; ++f) squares[f] += (double(row[f]) - centre[f]) * (double(row[f]) - centre[f]);
     }
   });

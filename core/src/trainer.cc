@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <limits>
 #include <numeric>
@@ -40,7 +39,7 @@ struct Batch {
               std::int64_t end, const Number& number) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = number(i), to = i - begin;
-      std::memcpy(x.data() + to * n_features, samples.x.row(row), n_features * sizeof(T));
+      samples.read(row, n_features, x.data() + to * n_features);
       for (std::int64_t t = 0; t < n_targets; ++t) targets[to * n_targets + t] = samples.targets[row * n_targets + t];
       if (samples.weight != nullptr) weight[to] = samples.weight[row];
     }

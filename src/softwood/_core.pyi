@@ -1,9 +1,10 @@
-from collections.abc import Callable
-from typing import Annotated, Any, overload
+from typing import Annotated, overload
 
 import numpy
 from numpy.typing import NDArray
 
+
+def encode(arrays: dict, base: Annotated[NDArray[numpy.float32], dict(shape=(None, None), device='cpu', writable=False)], features: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], n_threads: int) -> None: ...
 
 class TapeFloat32:
     def __init__(self) -> None: ...
@@ -53,32 +54,52 @@ def num_threads() -> int: ...
 
 def set_num_threads(n_threads: int) -> None: ...
 
-class _Member:
-    def __init__(
-        self,
-        settings: dict[str, Any],
-        arrays: dict[str, Any],
-        train: dict[str, Any],
-        validation: dict[str, Any] | None,
-        custom_loss: Callable[..., tuple[NDArray[Any], float]] | None,
-    ) -> None: ...
+class MemberFloat32:
+    def __init__(self, settings: dict, arrays: dict, train: dict, validation: object | None, custom_loss: object | None) -> None: ...
+
     @property
     def gamma(self) -> float: ...
-    schedule_step: int
-    adam_step: int
+
+    @property
+    def schedule_step(self) -> int: ...
+
+    @schedule_step.setter
+    def schedule_step(self, arg: int, /) -> None: ...
+
+    @property
+    def adam_step(self) -> int: ...
+
+    @adam_step.setter
+    def adam_step(self, arg: int, /) -> None: ...
+
     @staticmethod
-    def run_epoch(
-        members: list[Any], epoch: int, seconds_left: float, n_threads: int
-    ) -> list[tuple[int, int, float, float, float, float, float, float]]: ...
+    def run_epoch(members: list, epoch: int, seconds_left: float, n_threads: int) -> list: ...
 
-class MemberFloat32(_Member): ...
-class MemberFloat64(_Member): ...
+    @staticmethod
+    def column_statistics(samples: dict, mean: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], variance: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], n_threads: int) -> None: ...
 
-def column_statistics(
-    x: NDArray[Any],
-    rows: NDArray[numpy.int64] | None,
-    mean: NDArray[numpy.float64],
-    variance: NDArray[numpy.float64],
-    n_threads: int,
-) -> None: ...
-def shuffled_order(seed: int, epoch: int, order: NDArray[numpy.int64]) -> None: ...
+class MemberFloat64:
+    def __init__(self, settings: dict, arrays: dict, train: dict, validation: object | None, custom_loss: object | None) -> None: ...
+
+    @property
+    def gamma(self) -> float: ...
+
+    @property
+    def schedule_step(self) -> int: ...
+
+    @schedule_step.setter
+    def schedule_step(self, arg: int, /) -> None: ...
+
+    @property
+    def adam_step(self) -> int: ...
+
+    @adam_step.setter
+    def adam_step(self, arg: int, /) -> None: ...
+
+    @staticmethod
+    def run_epoch(members: list, epoch: int, seconds_left: float, n_threads: int) -> list: ...
+
+    @staticmethod
+    def column_statistics(samples: dict, mean: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], variance: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], n_threads: int) -> None: ...
+
+def shuffled_order(seed: int, epoch: int, order: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None: ...

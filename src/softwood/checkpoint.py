@@ -152,6 +152,10 @@ def _run_facts(config: TrainingConfig, members: Sequence[Member]) -> dict[str, A
             facts[f"{kind} {name}"] = [
                 None if samples is None else checksum_of(getattr(samples, name)) for samples in held
             ]
+        facts[f"{kind} encoding"] = [
+            None if samples is None or samples.encoding is None else _checksum(samples.encoding.arrays())
+            for samples in held
+        ]
     return json.loads(json.dumps(facts))
 
 

@@ -15,17 +15,19 @@ missing     1 if x is NaN, else 0                               missing-value in
 
 The feature is (r(x) - mean) * scale, and 0 (its mean) where x is NaN, except for "missing", which is always defined.
 z and the feature are held within plus or minus a million, so that no value in float32's range becomes infinite.
-All arithmetic is float32.
+All arithmetic is float32. Features are fitted here and computed by the core, row by row where training reads a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+from softwood import _core
+from softwood.ops import get_num_threads
 
 FEATURE_KINDS = ("linear", "soft_clip", "ramp", "level", "missing")
 LINEAR, SOFT_CLIP, RAMP, LEVEL, MISSING = range(5)
@@ -36,10 +38,8 @@ ENCODING_NAMES = ("standard", "piecewise")
 MIN_INTEGER_LEVELS, MAX_INTEGER_LEVELS = 3, 10
 N_BINS = 8
 MAX_RAMPS = 256
-LARGEST = np.float32(1e6)
 # The most that a flag is scaled by: one that is set in a row of ten thousand would be 100 standard deviations high.
 MAX_FLAG_SCALE = 10.0
-_BLOCK_ROWS = 8192
 # Means, spreads and quantiles of longer tables are taken from this many rows.
 _SAMPLE_ROWS = 200_000
 
@@ -81,35 +81,11 @@ class Encoding:
         """Number of features p."""
         return len(self.source)
 
-    def transform(self, base: NDArray[np.float32]) -> NDArray[np.float32]:
+    def transform(self, base: NDArray[np.float32], *, n_threads: int | None = None) -> NDArray[np.float32]:
         """Encode the base matrix [n, q] as model inputs [n, p], float32 and finite."""
         result = np.empty((len(base), self.n_features), dtype=np.float32)
-        for first in range(0, len(base), _BLOCK_ROWS):
-            with np.errstate(over="ignore"):
-                self._transform_block(base[first : first + _BLOCK_ROWS], result[first : first + _BLOCK_ROWS])
+        _core.encode(self.arrays(), base, result, n_threads or get_num_threads())
         return result
-
-    def _transform_block(self, base: NDArray[np.float32], result: NDArray[np.float32]) -> None:
-        bounds = np.searchsorted(self.kind, np.arange(len(FEATURE_KINDS) + 1))
-        for kind, (lo, hi) in enumerate(pairwise(bounds)):
-            if lo == hi:
-                continue
-            x = base[:, self.source[lo:hi]]
-            absent = np.isnan(x)
-            start, rate = self.start[lo:hi], self.rate[lo:hi]
-            if kind == SOFT_CLIP:
-                z = np.clip((x - start) * rate, -LARGEST, LARGEST)
-                x = z / np.sqrt(1 + np.square(z / 3))
-            elif kind == RAMP:
-                x = np.clip((x - start) * rate, 0, 1)
-            elif kind == LEVEL:
-                x = (x == start).astype(np.float32)
-            elif kind == MISSING:
-                x = absent.astype(np.float32)
-            encoded = np.clip((x - self.mean[lo:hi]) * self.scale[lo:hi], -LARGEST, LARGEST)
-            if kind != MISSING and absent.any():
-                encoded[absent] = 0
-            result[:, lo:hi] = encoded
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The fitted arrays by name, for a file."""
@@ -157,6 +133,9 @@ def fit_encodings(
 
 
 def _pack(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
+    # Spreads that float32 cannot hold the reciprocal of say nothing.
+    largest = float(np.finfo(np.float32).max)
+    features = [f for f in features if all(abs(value) < largest for value in f[2:]) and f[3] > 0 and f[5] > 0]
     # A table of constants has no feature; trees need one input, so it gets one that is always 0.
     features = sorted(features or [(0, LINEAR, 0.0, 1.0, 0.0, 0.0)], key=lambda feature: feature[1])
     columns = list(zip(*features, strict=True))

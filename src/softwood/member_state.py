@@ -39,12 +39,12 @@ class MemberState:
         train = _native_samples(member.train, self.dtype)
         n_targets = train["targets"].shape[1]
         n_rows = len(member.train.x) if train["rows"] is None else len(train["rows"])
-        n_features = member.train.x.shape[1]
+        n_features = member.train.n_features
         n_outputs = config.loss.outputs_for(n_targets)
         self.n_steps = -(-n_rows // config.batch_size) * config.max_epochs
         self.arrays = _initial_arrays(config, member, n_features, n_outputs)
         if config.batch_norm:
-            self._set_statistics(member, train["rows"], n_rows, n_threads, accumulate)
+            self._set_statistics(member, train, n_rows, n_threads, accumulate)
         settings = {
             **_native_settings(config, self.n_steps),
             **config.loss.native_settings(n_targets),
@@ -52,18 +52,19 @@ class MemberState:
             "seed": member.seed,
         }
         validation = None if member.validation is None else _native_samples(member.validation, self.dtype)
-        native = _core.MemberFloat32 if self.dtype == np.float32 else _core.MemberFloat64
-        self.native: Any = native(settings, self.arrays, train, validation, config.loss.native_callable())
+        self.native: Any = _native_class(self.dtype)(
+            settings, self.arrays, train, validation, config.loss.native_callable()
+        )
         if member.start is not None and member.start.optimizer_state is not None:
             self.native.adam_step = int(member.start.optimizer_state["adam_step"])
 
     def _set_statistics(
-        self, member: Member, rows: npt.NDArray[np.int64] | None, n_rows: int, n_threads: int, accumulate: bool
+        self, member: Member, train: dict[str, Any], n_rows: int, n_threads: int, accumulate: bool
     ) -> None:
         """Exact mean and variance of the training rows, merged with those of earlier rows if `accumulate`."""
-        p = member.train.x.shape[1]
+        p = member.train.n_features
         mean, variance = np.empty(p), np.empty(p)
-        _core.column_statistics(member.train.x, rows, mean, variance, n_threads)
+        _native_class(self.dtype).column_statistics(train, mean, variance, n_threads)
         before = member.start.trees.batch_norm if accumulate and member.start is not None else None
         if before is not None:
             share = n_rows / (n_rows + before.n_rows)
@@ -92,6 +93,10 @@ class MemberState:
         return state
 
 
+def _native_class(dtype: npt.DTypeLike) -> Any:
+    return _core.MemberFloat32 if dtype == np.float32 else _core.MemberFloat64
+
+
 def _native_samples(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
     """Targets as floats in two dimensions, weights of mean 1, rows as int64; the table itself is not copied."""
     y = np.asarray(samples.y)
@@ -101,7 +106,8 @@ def _native_samples(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
     if samples.sample_weight is not None:
         weight = np.asarray(samples.sample_weight, dtype=np.float64)
         weight = np.ascontiguousarray(weight / weight[slice(None) if rows is None else rows].mean(), dtype=dtype)
-    return {"x": samples.x, "targets": targets, "weight": weight, "rows": rows}
+    encoding = None if samples.encoding is None else samples.encoding.arrays()
+    return {"x": samples.x, "targets": targets, "weight": weight, "rows": rows, "encoding": encoding}
 
 
 def _native_settings(config: TrainingConfig, n_steps: int) -> dict[str, Any]:

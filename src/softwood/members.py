@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.arguments import FloatArray
+from softwood.encoding import Encoding
 from softwood.losses import Loss
 
 _FINITE_BLOCK = 1 << 16
@@ -33,12 +34,21 @@ class Samples:
         Not negative. Scaled inside so that the mean over these rows is 1.
     rows : ndarray of int, optional
         Which rows of the table belong; all if None.
+    encoding : Encoding, optional
+        The trees then see the encoded rows of x, a base matrix in which NaN stands for a missing value. Rows are
+        encoded as they are needed, so that no encoded table is held in memory.
     """
 
     x: FloatArray
     y: NDArray[Any]
     sample_weight: NDArray[Any] | None = None
     rows: NDArray[np.integer[Any]] | None = None
+    encoding: Encoding | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of inputs p that the trees see."""
+        return self.x.shape[1] if self.encoding is None else self.encoding.n_features
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,10 +164,10 @@ def check_members(loss: Loss, members: Sequence[Member]) -> None:
                     f"all tables must share dtype and number of targets; members[0].train has {first[0]} and "
                     f"{first[1]}, {name} has {dtype} and {n_targets}."
                 )
-            if samples.x.shape[1] != member.train.x.shape[1]:
+            if samples.n_features != member.train.n_features:
                 raise ValueError(
-                    f"{name}.x must have the {member.train.x.shape[1]} columns of the training table; "
-                    f"got {samples.x.shape[1]}."
+                    f"{name}.x must have the {member.train.n_features} columns of the training table; "
+                    f"got {samples.n_features}."
                 )
 
 
@@ -180,7 +190,8 @@ def _check_samples(samples: Samples, loss: Loss, name: str) -> tuple[np.dtype[An
         raise ValueError(f"{name}.rows must be row numbers from 0 to {len(x) - 1}; got {rows.dtype} {rows[:3]}...")
     if y.ndim not in (1, 2) or len(y) != len(x):
         raise ValueError(f"{name}.y must have one row for each of the {len(x)} rows of x; got shape {y.shape}.")
-    _check_finite(x, name)
+    if samples.encoding is None:  # which makes features finite
+        _check_finite(x, name)
     targets = y.reshape(len(y), -1)[rows]
     loss.check_targets(targets)
     if samples.sample_weight is not None:

@@ -198,10 +198,10 @@ def _scatter(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
 def _encode(
     preprocessor: Preprocessor, base: NDArray[np.float32], y: np.ndarray, weight: NDArray[np.float64]
 ) -> dict[str, Samples]:
-    """The rows in each encoding; their targets and weights are shared."""
+    """The rows as each encoding shows them; table, targets and weights are shared."""
     sample_weight = None if np.all(weight == 1) else weight
     return {
-        name: Samples(encoding.transform(base), y, sample_weight) for name, encoding in preprocessor.encodings.items()
+        name: Samples(base, y, sample_weight, encoding=encoding) for name, encoding in preprocessor.encodings.items()
     }
 
 

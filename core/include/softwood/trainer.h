@@ -6,6 +6,7 @@
 // number of threads.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -14,21 +15,33 @@
 #include <span>
 #include <vector>
 
+#include "softwood/encoding.h"
 #include "softwood/ensemble.h"
 #include "softwood/loss.h"
 
 namespace softwood {
 
-// Which rows of which table. `rows` null means all of x. Weights null means 1 for each row.
+// Which rows of which table. `rows` null means all of x. Weights null means 1 for each row. With an encoding, x is a
+// base matrix, and the trees see its encoded rows.
 template <typename T>
 struct Samples {
   Rows<T> x;
   const T* targets;  // [x.n_rows, t]
   const T* weight;   // [x.n_rows], or null
   const std::int64_t* rows;
-  std::int64_t n_rows;  // length of `rows`, or that of x
+  std::int64_t n_rows;       // length of `rows`, or that of x
+  const Encoding* encoding;  // or null
 
   std::int64_t row(std::int64_t i) const { return rows != nullptr ? rows[i] : i; }
+
+  // Writes the inputs of the trees for one row of the table.
+  void read(std::int64_t row, std::int64_t n_features, T* inputs) const {
+    if (encoding != nullptr) {
+      encode_row(*encoding, x.row(row), inputs);
+    } else {
+      std::copy_n(x.row(row), n_features, inputs);
+    }
+  }
 };
 
 // Learning rate and gamma as functions of the step, counted from 0.
