@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from softwood.preprocess import Preprocessor, learn_columns, merge_rows
 from softwood.problem import Problem
 from softwood.progress import Progress
 from softwood.table import Table
-from softwood.training import Member, Samples, TrainedMember, TrainingConfig, fit_members
+from softwood.training import EpochRecord, Member, Samples, TrainedMember, TrainingConfig, fit_members
 
 # Penalties where the caller names none; regression wants weaker ones.
 L1 = {"classification": 0.0, "regression": 0.0}
@@ -248,13 +248,14 @@ def _assemble(
     importance_rows: NDArray[np.float32],
 ) -> Model:
     members = [ModelMember(name, member.trees) for name, member in zip(encodings, trained, strict=True)]
-    history: dict[str, list[Any]] = {"member": []}
+    columns = [field.name for field in fields(EpochRecord)]
+    history: dict[str, list[Any]] = {name: [] for name in ("member", *columns, "is_best")}
     for i, member in enumerate(trained):
         for record in member.history:
             history["member"].append(i)
-            for key, value in asdict(record).items():
-                history.setdefault(key, []).append(value)
-            history.setdefault("is_best", []).append(record.epoch == member.best_epoch)
+            for name in columns:
+                history[name].append(getattr(record, name))
+            history["is_best"].append(record.epoch == member.best_epoch)
     return Model(preprocessor, members, head, history, importance_rows=importance_rows)
 
 
