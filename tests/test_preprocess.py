@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,10 @@ import scipy.sparse
 
 from softwood import encoding
 from softwood.encoding import FEATURE_KINDS, fit_encodings
+from softwood.losses import Loss
 from softwood.preprocess import Preprocessor, learn_columns, merge_rows
 from softwood.table import read_table
+from softwood.training import Member, Samples, TrainingConfig, fit_members
 
 
 def fitted(X, y=None):
@@ -224,3 +227,54 @@ def test_plain_data_round_trip():
     assert again.columns == preprocessor.columns
     for name in ("standard", "piecewise"):
         np.testing.assert_array_equal(encode(again, X, name), encode(preprocessor, X, name))
+
+
+def numpy_encoding(found, base):
+    """The definition of `softwood.encoding`, feature by feature."""
+    columns = []
+    for f in range(found.n_features):
+        x = base[:, found.source[f]]
+        kind = FEATURE_KINDS[found.kind[f]]
+        if kind == "soft_clip":
+            z = np.clip((x - found.start[f]) * found.rate[f], -1e6, 1e6)
+            r = z / np.sqrt(1 + (z / 3) * (z / 3))
+        elif kind == "ramp":
+            r = np.clip((x - found.start[f]) * found.rate[f], 0, 1)
+        elif kind == "level":
+            r = (x == found.start[f]).astype(np.float32)
+        else:
+            r = np.isnan(x).astype(np.float32) if kind == "missing" else x
+        value = np.clip((r - found.mean[f]) * found.scale[f], -1e6, 1e6)
+        columns.append(value if kind == "missing" else np.where(np.isnan(x), np.float32(0), value))
+    return np.stack(columns, axis=1)
+
+
+def test_core_computes_the_definition_to_the_bit():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(1000, 4)).astype(np.float32) * np.float32([1, 1e-3, 1e5, 1])
+    base[:, 3] = rng.integers(0, 6, 1000)
+    base[rng.random(base.shape) < 0.1] = np.nan
+    extreme = np.array([[1e38, -1e38, np.nan, 9], [-0.0, 0.0, 1e-40, -1]], dtype=np.float32)
+    for found in fit_encodings(base, ["number"] * 4).values():
+        for rows in (base, extreme, base[:0]):
+            with np.errstate(over="ignore"):
+                expected = numpy_encoding(found, rows)
+            for n_threads in (1, 3):
+                np.testing.assert_array_equal(found.transform(rows, n_threads=n_threads), expected)
+
+
+def test_training_on_encoded_rows_equals_training_on_their_encoding():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(300, 3)).astype(np.float32)
+    base[::7, 1] = np.nan
+    y = (base[:, 0] > 0).astype(float)
+    found = fit_encodings(base, ["number"] * 3)["piecewise"]
+    for batch_norm in (False, True):
+        settings = TrainingConfig(Loss("binary_cross_entropy"), n_trees=4, max_epochs=2, batch_norm=batch_norm)
+        train, held_out = np.arange(200), np.arange(200, 300)
+        fits = []
+        for samples in (Samples(base, y, encoding=found), Samples(found.transform(base), y)):
+            parts = replace(samples, rows=train), replace(samples, rows=held_out)
+            fits.append(fit_members(settings, [Member(*parts)])[0])
+        np.testing.assert_array_equal(fits[0].trees.split_weight, fits[1].trees.split_weight)
+        assert [r.validation_loss for r in fits[0].history] == [r.validation_loss for r in fits[1].history]

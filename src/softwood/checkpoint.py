@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import tempfile
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from softwood.member_state import MemberState
 from softwood.members import EpochRecord, Member
+from softwood.modelfile import write_whole
 
 if TYPE_CHECKING:
     from softwood.training import TrainingConfig
@@ -88,21 +88,6 @@ def read_checkpoint(
         state.stopped_by = described["stopped_by"]
         state.history = [EpochRecord(**record) for record in described["history"]]
     return int(metadata["next_epoch"])
-
-
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write `content` to a temporary file beside `path`, on to the disk, and rename it."""
-    directory, name = os.path.split(os.path.abspath(path))
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=directory)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
