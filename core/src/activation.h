@@ -1,8 +1,10 @@
-// Routing functions, in the form that both passes use: for a split value t, the probability of the *less* likely side and
-// the slope S'(t), as functions of |t|. By symmetry S(t) is the minor probability for t < 0 and its complement for t >= 0.
+// Routing functions, in the form that both passes use: for a split value t, the probability of the *less* likely side
+// and the slope S'(t), as functions of |t|. By symmetry S(t) is the minor probability for t < 0 and its complement for
+// t >= 0.
 //
-// This form is exact at the edges of the soft band (the minor probability is 0 if and only if |t| >= gamma/2), keeps full
-// relative accuracy just inside them, is never negative, and passes NaN on.
+// This form is exact at the edges of the soft band (the minor probability is 0 if and only if |t| >= gamma/2), keeps
+// full relative accuracy just inside them, and is never negative. NaN gives 0, so that probabilities are finite and
+// counts of reached nodes can be trusted; the forward pass itself takes care that the output is NaN.
 #pragma once
 
 #include "simd.h"
@@ -16,7 +18,7 @@ struct Band {
   T half, inverse;
   explicit Band(T gamma) : half(gamma / 2), inverse(1 / gamma) {}
   SOFTWOOD_INLINE Vector<T> position(Vector<T> abs_t) const {
-    return abs_t >= broadcast<T>(half) ? Vector<T>{} : (half - abs_t) * inverse;
+    return abs_t < broadcast<T>(half) ? (half - abs_t) * inverse : Vector<T>{};
   }
 };
 
@@ -49,7 +51,7 @@ struct SmootherStep : Band<T> {
   }
 };
 
-// exp(-a) for a >= 0; 0 where the result would be subnormal.
+// exp(-a) for a >= 0; 0 where the result would be subnormal, and for NaN.
 template <typename T>
 SOFTWOOD_INLINE Vector<T> exp_of_minus(Vector<T> a) {
   constexpr bool single = sizeof(T) == 4;
@@ -71,7 +73,7 @@ SOFTWOOD_INLINE Vector<T> exp_of_minus(Vector<T> a) {
   for (int i = terms; i >= 1; --i) series = 1 + r * series * T(1.0 / i);
   const Integers<T> exponent = (Integers<T>)shifted - (Integers<T>)broadcast<T>(rounder) + bias;
   const Vector<T> result = series * (Vector<T>)(exponent << mantissa);
-  return a > broadcast<T>(limit) ? Vector<T>{} : result;
+  return a <= broadcast<T>(limit) ? result : Vector<T>{};
 }
 
 // S = 1 / (1 + exp(-t/gamma)): never exactly 0 or 1, so dense by nature.
@@ -93,24 +95,40 @@ struct Logistic {
 template <typename T, typename Body>
 SOFTWOOD_INLINE void with_activation(const Ensemble<T>& ensemble, Body&& body) {
   switch (ensemble.activation) {
-    case Activation::smooth_step: return body(SmoothStep<T>(ensemble.gamma));
-    case Activation::smoother_step: return body(SmootherStep<T>(ensemble.gamma));
-    case Activation::logistic: return body(Logistic<T>(ensemble.gamma));
+    case Activation::smooth_step:
+      return body(SmoothStep<T>(ensemble.gamma));
+    case Activation::smoother_step:
+      return body(SmootherStep<T>(ensemble.gamma));
+    case Activation::logistic:
+      return body(Logistic<T>(ensemble.gamma));
   }
+}
+
+// From which |t| on routing is hard.
+template <typename T>
+SOFTWOOD_INLINE T hard_edge(const Ensemble<T>& ensemble) {
+  return ensemble.activation == Activation::logistic ? T(__builtin_inf()) : ensemble.gamma / 2;
 }
 
 // How a sample that arrives at a split with some probability leaves it.
 template <typename T>
 struct Routed {
   Vector<T> left, right;  // probabilities of arriving at the children; they add up to the parent's
+  Vector<T> minor;        // the smaller of the two: 0 where the parent is not fractional, or not reached
 };
+
+// By the sign bit (-0 counts as negative, where both sides are alike): one instruction less than comparing.
+template <typename T>
+SOFTWOOD_INLINE Integers<T> is_negative(Vector<T> t) {
+  return (Integers<T>)t < Integers<T>{};
+}
 
 template <typename T, typename Act>
 SOFTWOOD_INLINE Routed<T> route(const Act& activation, Vector<T> t, Vector<T> probability) {
   const Vector<T> minor = probability * activation.minor(absolute<T>(t));
   const Vector<T> major = probability - minor;
-  const Integers<T> negative = t < Vector<T>{};
-  return {negative ? minor : major, negative ? major : minor};
+  const Integers<T> negative = is_negative<T>(t);
+  return {negative ? minor : major, negative ? major : minor, minor};
 }
 
 // Both halves of the backward step at a split, from the expectations of its children.
@@ -124,11 +142,12 @@ SOFTWOOD_INLINE Combined<T> combine(const Act& activation, Vector<T> t, Vector<T
                                     Vector<T> expected_right) {
   const Vector<T> abs_t = absolute<T>(t);
   const Vector<T> minor = activation.minor(abs_t);
-  const Integers<T> negative = t < Vector<T>{};
+  const Integers<T> negative = is_negative<T>(t);
   const Vector<T> expected_major = negative ? expected_right : expected_left;
   const Vector<T> expected_minor = negative ? expected_left : expected_right;
+  const Vector<T> grad_t = activation.slope(abs_t) * probability * (expected_left - expected_right);
   return {expected_major + minor * (expected_minor - expected_major),
-          activation.slope(abs_t) * probability * (expected_left - expected_right)};
+          probability != Vector<T>{} ? grad_t : Vector<T>{}};
 }
 
 }  // namespace softwood::SOFTWOOD_ISA

@@ -1,5 +1,5 @@
-// Scratch memory: allocation is an addition, release is going back to a mark, and nothing is returned to the system in the
-// steady state. Memory comes in slabs from a pool that all arenas share.
+// Scratch memory: allocation is an addition, release is going back to a mark, and nothing is returned to the system in
+// the steady state. Memory comes in slabs from a pool that all arenas share.
 #pragma once
 
 #include <cstddef>

@@ -1,20 +1,20 @@
 // Algorithm 2 of the paper (conditional backward pass) for one unit, from the tape of its forward pass.
 //
-// Deviates from the paper in being free of divisions. With e_c the expected <dL/dT, o_l> over the leaves l below c, given
-// that c is reached,
+// Deviates from the paper in being free of divisions. With e_c the expected <dL/dT, o_l> over the leaves l below c,
+// given that c is reached,
 //
 //     dL/dt_i = S'(t_i) P(x -> i) (e_left - e_right),    e_i = S(t_i) e_left + (1 - S(t_i)) e_right,
 //
-// built bottom-up over the frontiers and lists that the forward pass left. Only fractional nodes have S' > 0; where they
-// are many their weight gradients are a matrix product, else a list of (node, sample, dL/dt).
+// built bottom-up over the frontiers and lists that the forward pass left. Only fractional nodes have S' > 0; where
+// they are many their weight gradients are a matrix product, else a list of (node, sample, dL/dt).
 #pragma once
 
 #include "forward.h"
 
 namespace softwood::SOFTWOOD_ISA {
 
-// The weight gradients of a dense range are a matrix product if at least this share of its pairs is fractional. The choice
-// of the forward pass, by reached pairs, would not do: in a trained tree most reached nodes are not fractional.
+// The weight gradients of a dense range are a matrix product if at least this share of its pairs is fractional. The
+// choice of the forward pass, by reached pairs, would not do: in a trained tree most reached nodes are not fractional.
 inline constexpr double kDenseFractionalShare = 0.25;
 
 template <typename T>
@@ -52,13 +52,20 @@ class Backward {
  private:
   static constexpr int kTileRows = kTileVectors * kLanes<T>;
 
-  // Adds the gradients of all that lies below a frontier and writes its expectations e, [n_codes, padded] as `probability`.
+  // Adds the gradients of all that lies below a frontier and writes its expectations e, [n_codes, padded] as
+  // `probability`.
   void ascend(const Frontier<T>& frontier, const T* probability, T* expected) {
     const Arena::Mark mark = scratch_.mark();
     switch (frontier.fate) {
-      case Frontier<T>::Fate::leaves: ascend_leaves(frontier, probability, expected); break;
-      case Frontier<T>::Fate::listed: ascend_listed(frontier, probability, expected); break;
-      case Frontier<T>::Fate::expanded: ascend_expanded(frontier, probability, expected); break;
+      case Frontier<T>::Fate::leaves:
+        ascend_leaves(frontier, probability, expected);
+        break;
+      case Frontier<T>::Fate::listed:
+        ascend_listed(frontier, probability, expected);
+        break;
+      case Frontier<T>::Fate::expanded:
+        ascend_expanded(frontier, probability, expected);
+        break;
       case Frontier<T>::Fate::halved: {
         const std::int64_t offset = frontier.first->n_codes * padded_;
         ascend(*frontier.first, probability, expected);
@@ -71,12 +78,14 @@ class Backward {
   void ascend_leaves(const Frontier<T>& frontier, const T* probability, T* expected) {
     const std::int64_t k = ensemble_.n_outputs;
     const T* leaves = ensemble_.leaf_weight + frontier.code_begin * k;
-    gemm<T, Write::set>(frontier.n_codes, padded_, k, [&](std::int64_t i) { return leaves + i * k; }, 1, grad_columns_, padded_,
-                        [&](std::int64_t i) { return expected + i * padded_; });
+    gemm<T>(
+        frontier.n_codes, padded_, k, [&](std::int64_t i) { return leaves + i * k; }, 1, grad_columns_, padded_,
+        write_to<T>([&](std::int64_t i) { return expected + i * padded_; }));
     if (gradients_.leaf_weight == nullptr) return;
     T* grad_leaves = gradients_.leaf_weight + frontier.code_begin * k;
-    gemm<T, Write::add>(frontier.n_codes, k, n_, [&](std::int64_t i) { return probability + i * padded_; }, 1, grad_output_,
-                        grad_stride_, [&](std::int64_t i) { return grad_leaves + i * k; });
+    gemm<T>(
+        frontier.n_codes, k, n_, [&](std::int64_t i) { return probability + i * padded_; }, 1, grad_output_,
+        grad_stride_, add_to<T>([&](std::int64_t i) { return grad_leaves + i * k; }));
     for (std::int64_t i = 0; i < frontier.n_codes; ++i) {
       gradients_.leaf_marked[frontier.code_begin + i] |= any_reached(probability + i * padded_);
     }
@@ -112,8 +121,8 @@ class Backward {
         const T* left = expected_below + 2 * code * padded_;
         for (std::int64_t i = 0; i < padded_; i += kLanes<T>) {
           const std::int64_t at = code * padded_ + i;
-          const Combined<T> combined = combine<T>(activation, load(frontier.t + at), load(probability + at), load(left + i),
-                                                  load(left + padded_ + i));
+          const Combined<T> combined = combine<T>(activation, load(frontier.t + at), load(probability + at),
+                                                  load(left + i), load(left + padded_ + i));
           store(expected + at, combined.expected);
           store(grad_t + at, combined.grad_t);
           n_fractional -= combined.grad_t != Vector<T>{};
@@ -134,8 +143,9 @@ class Backward {
     const std::int64_t p = ensemble_.n_features;
     const auto row = [&](std::int64_t i) { return split_row(ensemble_, frontier.level, frontier.code_begin + i); };
     if (gradients_.split_weight != nullptr) {
-      gemm<T, Write::add>(frontier.n_codes, p, n_, [&](std::int64_t i) { return grad_t + i * padded_; }, 1, x_.data,
-                          x_.row_stride, [&](std::int64_t i) { return gradients_.split_weight + row(i) * p; });
+      gemm<T>(
+          frontier.n_codes, p, n_, [&](std::int64_t i) { return grad_t + i * padded_; }, 1, x_.data, x_.row_stride,
+          add_to<T>([&](std::int64_t i) { return gradients_.split_weight + row(i) * p; }));
     }
     for (std::int64_t i = 0; i < frontier.n_codes; ++i) {
       if (gradients_.split_marked != nullptr) gradients_.split_marked[row(i)] |= any_reached(grad_t + i * padded_);
@@ -152,8 +162,9 @@ class Backward {
       const std::int64_t tree_end = ((tree + 1) << frontier.level) - frontier.code_begin;
       const std::int64_t end = tree_end < frontier.n_codes ? tree_end : frontier.n_codes;
       const T* from = grad_t + begin * padded_;
-      gemm<T, Write::add>(n_, p, end - begin, [&](std::int64_t i) { return from + i; }, padded_,
-                          ensemble_.split_weight + row(begin) * p, p, [&](std::int64_t i) { return gradients_.x + i * p; });
+      gemm<T>(
+          n_, p, end - begin, [&](std::int64_t i) { return from + i; }, padded_,
+          ensemble_.split_weight + row(begin) * p, p, add_to<T>([&](std::int64_t i) { return gradients_.x + i * p; }));
       begin = end;
     }
   }
@@ -195,7 +206,8 @@ class Backward {
     const T* below = ascend_list(level + 1, *list.next);
     const T* from_left = below;
     const T* from_right = below + list.n_left;
-    List<T>* fractional = allocate_list<T>(scratch_, list.next->count - list.count, false);
+    const std::int64_t n_right = list.next->count - list.n_left;
+    List<T>* fractional = allocate_list<T>(scratch_, n_right < list.n_left ? n_right : list.n_left, false);
     Appender<T> to(*fractional);
     with_activation(ensemble_, [&](auto activation) {
       for (std::int64_t j = 0; j < list.count; j += kLanes<T>) {
@@ -209,9 +221,11 @@ class Backward {
         from_right += count_bits(right_set);
         const Combined<T> combined = combine<T>(activation, t, probability, expected_left, expected_right);
         store(expected + j, combined.expected);
-        to.append(left_set & right_set, load_integers<T>(list.code + j), load_integers<T>(list.sample + j), combined.grad_t);
+        to.append(left_set & right_set, load_integers<T>(list.code + j), load_integers<T>(list.sample + j),
+                  combined.grad_t);
       }
     });
+    fractional->count = to.code - fractional->code;
     add_list(level, *fractional);
     return expected;
   }
@@ -220,20 +234,34 @@ class Backward {
   void list_leaves(const List<T>& list, T* expected) {
     with_few_outputs(ensemble_.n_outputs, [&](auto few) {
       const std::int64_t k = few() != 0 ? few() : ensemble_.n_outputs;
-      for (std::int64_t j = 0; j < list.count; ++j) {
-        const T* leaf = ensemble_.leaf_weight + list.code[j] * k;
-        const T* grad = grad_output_ + list.sample[j] * grad_stride_;
+      const std::int64_t count = list.count;
+      const Integer<T>* const codes = list.code;
+      const Integer<T>* const samples = list.sample;
+      for (std::int64_t j = 0; j < count; ++j) {
+        const T* leaf = ensemble_.leaf_weight + codes[j] * k;
+        const T* grad = grad_output_ + samples[j] * grad_stride_;
         T total = 0;
         for (std::int64_t c = 0; c < k; ++c) total += leaf[c] * grad[c];
         expected[j] = total;
       }
       if (gradients_.leaf_weight == nullptr) return;
-      for (std::int64_t j = 0; j < list.count; ++j) {
-        const T* grad = grad_output_ + list.sample[j] * grad_stride_;
-        T* to = gradients_.leaf_weight + list.code[j] * k;
-        const T probability = list.probability[j];
-        for (std::int64_t c = 0; c < k; ++c) to[c] += probability * grad[c];
-        gradients_.leaf_marked[list.code[j]] = 1;
+      for (std::int64_t begin = 0, end; begin < count; begin = end) {
+        const Integer<T> code = codes[begin];
+        T* to = gradients_.leaf_weight + code * k;
+        gradients_.leaf_marked[code] = 1;
+        if constexpr (few() != 0) {
+          T sums[few()] = {};
+          for (end = begin; end < count && codes[end] == code; ++end) {
+            const T* grad = grad_output_ + samples[end] * grad_stride_;
+            for (int c = 0; c < few(); ++c) sums[c] += list.probability[end] * grad[c];
+          }
+          for (int c = 0; c < few(); ++c) to[c] += sums[c];
+        } else {
+          for (end = begin; end < count && codes[end] == code; ++end) {
+            const T* grad = grad_output_ + samples[end] * grad_stride_;
+            for (std::int64_t c = 0; c < k; ++c) to[c] += list.probability[end] * grad[c];
+          }
+        }
       }
     });
   }

@@ -17,7 +17,8 @@ Choice choose() {
   const char* forced = std::getenv("SOFTWOOD_ISA");
   const std::string_view limit = forced == nullptr ? "" : forced;
   __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   if (has_avx512 && limit != "avx2" && limit != "baseline") return {&avx512::kernels_float, &avx512::kernels_double};

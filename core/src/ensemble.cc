@@ -1,5 +1,5 @@
-// Drivers: cut a call into units (a group of trees on a block of samples), hand them to the thread pool, and add up what
-// the units found in a fixed order. How a call is cut depends on its shape alone, never on the number of threads.
+// Drivers: cut a call into units (a group of trees on a block of samples), hand them to the thread pool, and add up
+// what the units found in a fixed order. How a call is cut depends on its shape alone, never on the number of threads.
 #include "softwood/ensemble.h"
 
 #include <algorithm>
@@ -7,7 +7,6 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -17,12 +16,12 @@
 namespace softwood {
 namespace {
 
-constexpr std::int64_t kBlockRows = 256;        // samples of a unit: enough to use each weight often
-constexpr std::int64_t kListEntries = 1024;     // trees are grouped until a level has about so many (tree, sample) pairs
-constexpr std::int64_t kMostGroups = 32;        // each group has its own partial sums of dL/dx
-constexpr std::int64_t kFewestTasks = 8;        // of a backward pass; with fewer groups, blocks are shared out too
-constexpr std::int64_t kChunkRows = 4096;       // samples in work at a time
-constexpr std::int64_t kPartialBytes = 1 << 24; // of partial sums in work at a time
+constexpr std::int64_t kBlockRows = 256;     // samples of a unit: enough to use each weight often
+constexpr std::int64_t kListEntries = 1024;  // trees are grouped until a level has about so many (tree, sample) pairs
+constexpr std::int64_t kMostGroups = 32;     // each group has its own partial sums of dL/dx
+constexpr std::int64_t kFewestTasks = 8;     // of a backward pass; with fewer groups, blocks are shared out too
+constexpr std::int64_t kChunkRows = 4096;    // samples in work at a time
+constexpr std::int64_t kPartialBytes = 1 << 24;  // of partial sums in work at a time
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -40,7 +39,8 @@ struct Plan {
   static Plan of(const Ensemble<T>& ensemble, std::int64_t n_rows, bool sum_trees) {
     const std::int64_t m = ensemble.n_trees;
     const std::int64_t block = std::min(n_rows, kBlockRows);
-    const std::int64_t group_trees = std::max(ceil_div(kListEntries, std::max<std::int64_t>(block, 1)), ceil_div(m, kMostGroups));
+    const std::int64_t group_trees =
+        std::max(ceil_div(kListEntries, std::max<std::int64_t>(block, 1)), ceil_div(m, kMostGroups));
     const std::int64_t n_groups = sum_trees ? ceil_div(m, group_trees) : m;
     const std::int64_t row_bytes = n_groups * (ensemble.n_features + ensemble.n_outputs) * std::int64_t(sizeof(T));
     const std::int64_t chunk_rows = std::clamp(kPartialBytes / row_bytes, kBlockRows, kChunkRows);
@@ -49,19 +49,6 @@ struct Plan {
 
   bool operator==(const Plan&) const = default;
 };
-
-// The unit of a group and block.
-template <typename T>
-Unit<T> unit_of(const Plan& plan, const Ensemble<T>& ensemble, const Rows<T>& x, std::int64_t group, std::int64_t block) {
-  const std::int64_t tree = plan.tree_begin(group), row = plan.row_begin(block);
-  Unit<T> unit{ensemble, {x.row(row), plan.row_begin(block + 1) - row, x.row_stride}, nullptr};
-  Ensemble<T>& part = unit.ensemble;
-  part.n_trees = plan.tree_begin(group + 1) - tree;
-  part.split_weight += tree * ensemble.n_splits() * ensemble.n_features;
-  if (part.split_bias != nullptr) part.split_bias += tree * ensemble.n_splits();
-  if (part.leaf_weight != nullptr) part.leaf_weight += tree * ensemble.n_leaves() * ensemble.n_outputs;
-  return unit;
-}
 
 // Gradient arrays from the first tree of a group on; x from a given row of partial sums.
 template <typename T>
@@ -82,7 +69,8 @@ Arena& thread_scratch() {
   return arena;
 }
 
-// parallel_for whose tasks may throw (out of memory): the first exception reaches the caller, once all tasks have ended.
+// parallel_for whose tasks may throw (out of memory): the first exception reaches the caller, once all tasks have
+// ended.
 template <typename Task>
 void run_tasks(std::int64_t n_tasks, int n_threads, const Task& task) {
   std::exception_ptr failure;
@@ -100,30 +88,53 @@ void run_tasks(std::int64_t n_tasks, int n_threads, const Task& task) {
   if (failure) std::rethrow_exception(failure);
 }
 
-// x of a chunk of blocks as the forward kernels read it.
+// x of a chunk of blocks as the kernels read it.
 template <typename T>
-class Tiles {
+class Batch {
  public:
-  Tiles(const Plan& plan, std::int64_t n_features, Arena& arena)
+  // Tiles are for forward passes only.
+  Batch(const Plan& plan, std::int64_t n_features, bool with_tiles, Arena& arena)
       : plan_(plan),
         n_features_(n_features),
-        block_size_(ceil_div(std::min(plan.n_rows, kBlockRows), kernels<T>().tile_rows) * kernels<T>().tile_rows * n_features),
-        data_(arena.allocate<T>(std::min(plan.chunk_blocks, plan.n_blocks) * block_size_)) {}
+        padded_features_(round_up(n_features, kernels<T>().lanes)),
+        tile_size_(round_up(std::min(plan.n_rows, kBlockRows), kernels<T>().tile_rows) * n_features) {
+    const std::int64_t n_blocks = std::min(plan.chunk_blocks, plan.n_blocks);
+    rows_ = arena.allocate<T>(n_blocks * kBlockRows * padded_features_);
+    if (with_tiles) tiles_ = arena.allocate<T>(n_blocks * tile_size_);
+  }
 
   void fill(const Rows<T>& x, std::int64_t first_block, std::int64_t n_blocks, int n_threads) {
     first_block_ = first_block;
     run_tasks(n_blocks, n_threads, [&](std::int64_t i) {
       const std::int64_t row = plan_.row_begin(first_block + i);
       const Rows<T> rows{x.row(row), plan_.row_begin(first_block + i + 1) - row, x.row_stride};
-      kernels<T>().transpose(rows, n_features_, data_ + i * block_size_);
+      kernels<T>().arrange(rows, n_features_, rows_ + i * kBlockRows * padded_features_,
+                           tiles_ == nullptr ? nullptr : tiles_ + i * tile_size_);
     });
   }
-  const T* block(std::int64_t block) const { return data_ + (block - first_block_) * block_size_; }
+
+  // The unit of a group and block, which must be of the chunk that was filled last.
+  Unit<T> unit(const Ensemble<T>& ensemble, std::int64_t group, std::int64_t block) const {
+    const std::int64_t tree = plan_.tree_begin(group), i = block - first_block_;
+    Unit<T> unit;
+    unit.x = {rows_ + i * kBlockRows * padded_features_, plan_.row_begin(block + 1) - plan_.row_begin(block),
+              padded_features_};
+    unit.x_tiles = tiles_ == nullptr ? nullptr : tiles_ + i * tile_size_;
+    unit.ensemble = ensemble;
+    unit.ensemble.n_trees = plan_.tree_begin(group + 1) - tree;
+    unit.ensemble.split_weight += tree * ensemble.n_splits() * ensemble.n_features;
+    if (ensemble.split_bias != nullptr) unit.ensemble.split_bias += tree * ensemble.n_splits();
+    if (ensemble.leaf_weight != nullptr) unit.ensemble.leaf_weight += tree * ensemble.n_leaves() * ensemble.n_outputs;
+    return unit;
+  }
 
  private:
+  static std::int64_t round_up(std::int64_t n, std::int64_t step) { return ceil_div(n, step) * step; }
+
   const Plan& plan_;
-  std::int64_t n_features_, block_size_, first_block_ = 0;
-  T* data_;
+  std::int64_t n_features_, padded_features_, tile_size_, first_block_ = 0;
+  T* rows_;
+  T* tiles_ = nullptr;
 };
 
 // Calls body(first block, number of blocks) for one chunk after the other.
@@ -184,18 +195,17 @@ void forward(const Ensemble<T>& ensemble, const Rows<T>& x, bool sum_trees, T* o
     tape->contents->parts.resize(std::size_t(plan.n_blocks * plan.n_groups));
   }
   Arena arena;
-  Tiles<T> tiles(plan, ensemble.n_features, arena);
+  Batch<T> batch(plan, ensemble.n_features, true, arena);
   const bool partials = plan.n_groups > 1;
   const std::int64_t chunk_size = std::min(plan.chunk_blocks * kBlockRows, plan.n_rows) * k;
   T* partial = partials ? arena.allocate<T>(plan.n_groups * chunk_size) : nullptr;
 
   for_chunks(plan, [&](std::int64_t first, std::int64_t n_blocks) {
-    tiles.fill(x, first, n_blocks, n_threads);
+    batch.fill(x, first, n_blocks, n_threads);
     const std::int64_t first_row = plan.row_begin(first);
     run_tasks(n_blocks * plan.n_groups, n_threads, [&](std::int64_t task) {
       const std::int64_t block = first + task / plan.n_groups, group = task % plan.n_groups;
-      Unit<T> unit = unit_of(plan, ensemble, x, group, block);
-      unit.x_tiles = tiles.block(block);
+      const Unit<T> unit = batch.unit(ensemble, group, block);
       const std::int64_t row = plan.row_begin(block);
       T* to = partials ? partial + group * chunk_size + (row - first_row) * k : output + row * k;
       if (tape == nullptr) {
@@ -229,7 +239,8 @@ class LaneGradients {
   LaneGradients(const Ensemble<T>& ensemble, const Gradients<T>& result, std::int64_t n_lanes)
       : ensemble_(ensemble), result_(result), lanes_(std::size_t(n_lanes - 1)) {
     for (Lane& lane : lanes_) {
-      const std::int64_t splits = ensemble.n_trees * ensemble.n_splits(), leaves = ensemble.n_trees * ensemble.n_leaves();
+      const std::int64_t splits = ensemble.n_trees * ensemble.n_splits(),
+                         leaves = ensemble.n_trees * ensemble.n_leaves();
       if (result.split_weight != nullptr) lane.split_weight = Zeros<T>(splits * ensemble.n_features);
       if (result.split_bias != nullptr) lane.split_bias = Zeros<T>(splits);
       if (result.leaf_weight != nullptr) lane.leaf_weight = Zeros<T>(leaves * ensemble.n_outputs);
@@ -240,17 +251,22 @@ class LaneGradients {
 
   // How many lanes a call is worth: enough tasks for many cores, within a limit of memory.
   static std::int64_t count(const Ensemble<T>& ensemble, const Plan& plan) {
-    const std::int64_t bytes = ensemble.n_trees * ensemble.n_leaves() * (ensemble.n_features + ensemble.n_outputs) *
-                               std::int64_t(sizeof(T));
+    const std::int64_t bytes =
+        ensemble.n_trees * ensemble.n_leaves() * (ensemble.n_features + ensemble.n_outputs) * std::int64_t(sizeof(T));
     const std::int64_t affordable = 1 + 2 * kPartialBytes / bytes;
-    return std::clamp<std::int64_t>(ceil_div(kFewestTasks, plan.n_groups), 1,
-                                    std::max<std::int64_t>(1, std::min({plan.n_blocks, plan.chunk_blocks, affordable})));
+    return std::clamp<std::int64_t>(
+        ceil_div(kFewestTasks, plan.n_groups), 1,
+        std::max<std::int64_t>(1, std::min({plan.n_blocks, plan.chunk_blocks, affordable})));
   }
 
   Gradients<T> lane(std::int64_t index) const {
     if (index == 0) return result_;
     const Lane& lane = lanes_[std::size_t(index - 1)];
-    return {nullptr, lane.split_weight.get(), lane.split_bias.get(), lane.leaf_weight.get(), lane.split_marked.get(),
+    return {nullptr,
+            lane.split_weight.get(),
+            lane.split_bias.get(),
+            lane.leaf_weight.get(),
+            lane.split_marked.get(),
             lane.leaf_marked.get()};
   }
 
@@ -313,14 +329,13 @@ void backward(const Ensemble<T>& ensemble, const Rows<T>& x, bool sum_trees, con
   const std::int64_t n_lanes = LaneGradients<T>::count(ensemble, plan);
   const LaneGradients<T> lanes(ensemble, gradients, n_lanes);
   Arena arena;
-  std::optional<Tiles<T>> tiles;
-  if (tape == nullptr) tiles.emplace(plan, p, arena);
+  Batch<T> batch(plan, p, tape == nullptr, arena);
   const bool partials = plan.n_groups > 1 && gradients.x != nullptr;
   const std::int64_t chunk_size = std::min(plan.chunk_blocks * kBlockRows, plan.n_rows) * p;
   T* partial = partials ? arena.allocate<T>(plan.n_groups * chunk_size) : nullptr;
 
   for_chunks(plan, [&](std::int64_t first, std::int64_t n_blocks) {
-    if (tiles) tiles->fill(x, first, n_blocks, n_threads);
+    batch.fill(x, first, n_blocks, n_threads);
     const std::int64_t first_row = plan.row_begin(first);
     run_tasks(n_lanes * plan.n_groups, n_threads, [&](std::int64_t task) {
       const std::int64_t lane = task / plan.n_groups, group = task % plan.n_groups;
@@ -328,15 +343,11 @@ void backward(const Ensemble<T>& ensemble, const Rows<T>& x, bool sum_trees, con
       for (std::int64_t i = lane * n_blocks / n_lanes; i < (lane + 1) * n_blocks / n_lanes; ++i) {
         const std::int64_t block = first + i, row = plan.row_begin(block);
         const Arena::Mark mark = scratch.mark();
-        Unit<T> unit = unit_of(plan, ensemble, x, group, block);
-        const Frontier<T>* root;
+        const Unit<T> unit = batch.unit(ensemble, group, block);
         Arena repeated;
-        if (tape != nullptr) {
-          root = tape->contents->parts[std::size_t(block * plan.n_groups + group)].root;
-        } else {
-          unit.x_tiles = tiles->block(block);
-          root = kernels<T>().forward(unit, nullptr, nullptr, &repeated, scratch);
-        }
+        const Frontier<T>* root = tape == nullptr
+                                      ? kernels<T>().forward(unit, nullptr, nullptr, &repeated, scratch)
+                                      : tape->contents->parts[std::size_t(block * plan.n_groups + group)].root;
         T* grad_x = gradients.x == nullptr ? nullptr
                     : partials             ? partial + group * chunk_size + (row - first_row) * p
                                            : gradients.x + row * p;
@@ -368,13 +379,12 @@ void reachability(const Ensemble<T>& ensemble, const Rows<T>& x, std::int32_t* l
   for (std::int32_t* counts : {leaves, internal_nodes, fractional_nodes}) std::fill_n(counts, n * m, 0);
   const Plan plan = Plan::of(ensemble, n, true);
   Arena arena;
-  Tiles<T> tiles(plan, ensemble.n_features, arena);
+  Batch<T> batch(plan, ensemble.n_features, true, arena);
   for_chunks(plan, [&](std::int64_t first, std::int64_t n_blocks) {
-    tiles.fill(x, first, n_blocks, n_threads);
+    batch.fill(x, first, n_blocks, n_threads);
     run_tasks(n_blocks * plan.n_groups, n_threads, [&](std::int64_t task) {
       const std::int64_t block = first + task / plan.n_groups, group = task % plan.n_groups;
-      Unit<T> unit = unit_of(plan, ensemble, x, group, block);
-      unit.x_tiles = tiles.block(block);
+      const Unit<T> unit = batch.unit(ensemble, group, block);
       const std::int64_t offset = plan.row_begin(block) * m + plan.tree_begin(group);
       const Counts counts{leaves + offset, internal_nodes + offset, fractional_nodes + offset, m};
       kernels<T>().forward(unit, nullptr, &counts, nullptr, thread_scratch());
@@ -399,11 +409,12 @@ void clear_rows(std::uint8_t* marked, std::int64_t n_rows, T* rows_a, std::int64
   }
 }
 
-#define SOFTWOOD_INSTANTIATE(T)                                                                                             \
-  template class Tape<T>;                                                                                                   \
-  template void forward(const Ensemble<T>&, const Rows<T>&, bool, T*, Tape<T>*, int);                                       \
-  template void backward(const Ensemble<T>&, const Rows<T>&, bool, const T*, const Tape<T>*, const Gradients<T>&, int);     \
-  template void reachability(const Ensemble<T>&, const Rows<T>&, std::int32_t*, std::int32_t*, std::int32_t*, int);         \
+#define SOFTWOOD_INSTANTIATE(T)                                                                                     \
+  template class Tape<T>;                                                                                           \
+  template void forward(const Ensemble<T>&, const Rows<T>&, bool, T*, Tape<T>*, int);                               \
+  template void backward(const Ensemble<T>&, const Rows<T>&, bool, const T*, const Tape<T>*, const Gradients<T>&,   \
+                         int);                                                                                      \
+  template void reachability(const Ensemble<T>&, const Rows<T>&, std::int32_t*, std::int32_t*, std::int32_t*, int); \
   template void clear_rows(std::uint8_t*, std::int64_t, T*, std::int64_t, T*, std::int64_t);
 SOFTWOOD_INSTANTIATE(float)
 SOFTWOOD_INSTANTIATE(double)

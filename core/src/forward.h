@@ -1,10 +1,10 @@
 // Algorithm 1 of the paper (conditional forward pass) for one unit: a group of trees on a block of samples.
 //
-// The paper walks depth first, one sample and node at a time. Here a level is computed at once for all samples that reach
-// it, in one of two forms. While most samples reach most nodes (the top levels always; all levels when training begins) the
-// level is *dense*: a matrix product over all nodes and samples. Once they thin out the level is a *list* of the pairs that
-// are reached, which only pays for what it visits. A dense range of nodes that outgrows the cache is halved, and its halves
-// are finished one after the other.
+// The paper walks depth first, one sample and node at a time. Here a level is computed at once for all samples that
+// reach it, in one of two forms. While most samples reach most nodes (the top levels always; all levels when training
+// begins) the level is *dense*: a matrix product over all nodes and samples. Once they thin out the level is a *list*
+// of the pairs that are reached, which only pays for what it visits. A dense range of nodes that outgrows the cache is
+// halved, and its halves are finished one after the other.
 //
 // A child is reached if and only if its probability is not 0: one rule for both forms and both passes.
 #pragma once
@@ -22,7 +22,7 @@ inline constexpr double kDenseShare = 0.45;
 template <typename T>
 inline constexpr std::int64_t kFewSamples = kLanes<T>;
 // Probabilities of a dense range take at most this many bytes (a part of the L2 cache).
-inline constexpr std::int64_t kRangeBytes = 64 * 1024;
+inline constexpr std::int64_t kRangeBytes = 256 * 1024;
 
 // Rows of the parameters by level and code.
 template <typename T>
@@ -63,7 +63,7 @@ class Forward {
 
   // `probability` is [n_codes, padded samples], `n_reached` the number of its values that are not 0.
   Frontier<T>* descend(int level, std::int64_t code_begin, std::int64_t n_codes, const T* probability,
-                             std::int64_t n_reached) {
+                       std::int64_t n_reached) {
     const Arena::Mark tape_mark = tape_.mark(), scratch_mark = scratch_.mark();
     Frontier<T>* frontier = tape_.allocate<Frontier<T>>(1);
     *frontier = {level, code_begin, n_codes, Frontier<T>::Fate::leaves, nullptr, nullptr, nullptr, nullptr};
@@ -85,7 +85,7 @@ class Forward {
       frontier->t = tape_.allocate<T>(n_codes * padded_);
       split_values(*frontier);
       T* below = scratch_.allocate<T>(2 * n_codes * padded_);
-      const std::int64_t n_below = expand(*frontier, probability, below);
+      const std::int64_t n_below = n_reached + expand(*frontier, probability, below);
       frontier->first = descend(level + 1, 2 * code_begin, 2 * n_codes, below, n_below);
     }
     scratch_.release(scratch_mark);
@@ -102,49 +102,55 @@ class Forward {
   // t = <w, x> + b of all nodes of the range and all samples.
   void split_values(const Frontier<T>& frontier) const {
     const std::int64_t p = ensemble_.n_features;
-    const auto weights = [&](std::int64_t i) {
-      return ensemble_.split_weight + split_row(ensemble_, frontier.level, frontier.code_begin + i) * p;
-    };
-    const auto out = [&](std::int64_t i) { return frontier.t + i * padded_; };
-    const T* bias = nullptr;
+    const auto row = [&](std::int64_t i) { return split_row(ensemble_, frontier.level, frontier.code_begin + i); };
+    const auto weights = [&](std::int64_t i) { return ensemble_.split_weight + row(i) * p; };
+    const T* start = nullptr;
     if (ensemble_.split_bias != nullptr) {
-      T* gathered = scratch_.template allocate<T>(frontier.n_codes);
-      for (std::int64_t i = 0; i < frontier.n_codes; ++i) {
-        gathered[i] = ensemble_.split_bias[split_row(ensemble_, frontier.level, frontier.code_begin + i)];
-      }
-      bias = gathered;
+      T* bias = scratch_.template allocate<T>(frontier.n_codes);
+      for (std::int64_t i = 0; i < frontier.n_codes; ++i) bias[i] = ensemble_.split_bias[row(i)];
+      start = bias;
     }
+    const auto finish = write_to<T>([t = frontier.t, padded = padded_](std::int64_t i) { return t + i * padded; });
     for (std::int64_t column = 0; column < padded_; column += kTileRows) {
-      gemm_column<T, kTileVectors, false, Write::set>(0, frontier.n_codes, weights, 1, unit_.x_tiles + column * p, kTileRows,
-                                                      p, bias, out, column, Tail<T>(1));
+      gemm_column<T, kTileVectors, false>(frontier.n_codes, column, p, weights, 1, unit_.x_tiles + column * p,
+                                          kTileRows, start, Tail<T>(1), finish);
     }
   }
 
-  // Probabilities of the children, [2 n_codes, padded]; returns how many are not 0.
+  // Probabilities of the children, [2 n_codes, padded]; returns the number of fractional pairs, which have two. Not
+  // merged into the product above: that was slower, as its chain of instructions held up the multiply-adds of the next
+  // tile.
   std::int64_t expand(const Frontier<T>& frontier, const T* probability, T* below) const {
-    std::int64_t total = 0;
+    std::int64_t n_fractional = 0;
     with_activation(ensemble_, [&](auto activation) {
-      Integers<T> count{};
+      Integers<T> count{}, nan{};
       for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
         const T* from = probability + code * padded_;
         const T* t = frontier.t + code * padded_;
         T* left = below + 2 * code * padded_;
         T* right = left + padded_;
         for (std::int64_t i = 0; i < padded_; i += kLanes<T>) {
-          const Routed<T> routed = route<T>(activation, load(t + i), load(from + i));
+          const Vector<T> value = load(t + i);
+          const Routed<T> routed = route<T>(activation, value, load(from + i));
+          nan |= value != value;
           store(left + i, routed.left);
           store(right + i, routed.right);
-          count -= routed.left != Vector<T>{};
-          count -= routed.right != Vector<T>{};
+          count -= routed.minor != Vector<T>{};
         }
       }
-      total = sum_integers<T>(count);
+      n_fractional = sum_integers<T>(count);
+      if (bits<T>(nan) != 0) {
+        for (std::int64_t i = 0; i < frontier.n_codes * padded_; ++i) {
+          if (frontier.t[i] != frontier.t[i] && probability[i] != 0) poison(i % padded_);
+        }
+      }
     });
     if (counts_ != nullptr) count_dense(frontier, probability, below);
-    return total;
+    return n_fractional;
   }
 
-  // The reached pairs of a dense range as a list.
+  // The reached pairs of a dense range as a list. `n_reached` may be too large: where probabilities underflow, both
+  // children of a node can have none.
   List<T>* collect(const Frontier<T>& frontier, const T* probability, std::int64_t n_reached) const {
     List<T>* list = allocate_list<T>(tape_, n_reached, frontier.level < ensemble_.depth);
     Appender<T> to(*list);
@@ -157,6 +163,7 @@ class Forward {
         sample += kLanes<T>;
       }
     }
+    list->count = to.code - list->code;
     pad_list(*list);
     return list;
   }
@@ -164,14 +171,16 @@ class Forward {
   // From a list of some level down to the leaves.
   void finish_list(int level, List<T>* list) const {
     for (; level < ensemble_.depth; ++level, list = list->next) {
-      std::int64_t n_right = 0;
-      with_activation(ensemble_, [&](auto activation) {
-        n_right = list_split_values(activation, ensemble_, unit_.x, level, *list);
-        list->next = allocate_list<T>(tape_, list->n_left + n_right, level + 1 < ensemble_.depth);
-        const Arena::Mark mark = scratch_.mark();
-        partition(activation, *list, scratch_);
-        scratch_.release(mark);
-      });
+      const Bounds bounds = list_split_values(ensemble_, unit_.x, level, hard_edge(ensemble_), *list);
+      if (bounds.has_nan) {
+        for (std::int64_t j = 0; j < list->count; ++j) {
+          if (list->t[j] != list->t[j]) poison(list->sample[j]);
+        }
+      }
+      list->next = allocate_list<T>(tape_, bounds.left + bounds.right, level + 1 < ensemble_.depth);
+      const Arena::Mark mark = scratch_.mark();
+      with_activation(ensemble_, [&](auto activation) { partition(activation, bounds, *list, scratch_); });
+      scratch_.release(mark);
       if (counts_ != nullptr) count_list(level, *list);
     }
     if (output_ != nullptr) list_output(ensemble_, *list, output_);
@@ -186,8 +195,9 @@ class Forward {
     if (output_ != nullptr) {
       T* transposed = scratch_.template allocate<T>(k * padded_);
       const T* leaves = ensemble_.leaf_weight + frontier.code_begin * k;  // a leaf's row in the group is its code
-      gemm<T, Write::set>(k, padded_, frontier.n_codes, [&](std::int64_t j) { return leaves + j; }, k, probability, padded_,
-                          [&](std::int64_t j) { return transposed + j * padded_; });
+      gemm<T>(
+          k, padded_, frontier.n_codes, [&](std::int64_t j) { return leaves + j; }, k, probability, padded_,
+          write_to<T>([&](std::int64_t j) { return transposed + j * padded_; }));
       for (std::int64_t i = 0; i < n_; ++i) {
         for (std::int64_t j = 0; j < k; ++j) output_[i * k + j] += transposed[j * padded_ + i];
       }
@@ -199,6 +209,13 @@ class Forward {
         }
       }
     }
+  }
+
+  // A sample that met a NaN on its way has no output; whatever is added to it later, it stays NaN.
+  void poison(std::int64_t sample) const {
+    if (output_ == nullptr) return;
+    const std::int64_t k = ensemble_.n_outputs;
+    for (std::int64_t j = 0; j < k; ++j) output_[sample * k + j] = T(__builtin_nan(""));
   }
 
   std::int64_t place(int level, std::int64_t sample, std::int64_t code) const {

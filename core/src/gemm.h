@@ -1,103 +1,137 @@
-// The one matrix product that all dense work is made of:
+// The one matrix product that all dense work is made of: with sums over i,
 //
-//     out[r][c] (= or +=) sum over i of a[r][i * a_step] * b[i * b_stride + c]
+//     finish(r, c, sum of a[r][i * a_step] * b[i * b_stride + c])    for all rows r and vectors of columns c
 //
-// Rows of `a` and `out` are found by functions of r, so that they may lie anywhere; `a` is read value by value and
-// broadcast, `b` and `out` by vectors along c. The tile of sums stays in registers.
+// Rows of `a` are found by a function of r, so that they may lie anywhere; `a` is read value by value and broadcast,
+// `b` by vectors. A tile of sums stays in registers until `finish` takes it.
 #pragma once
 
 #include "simd.h"
 
 namespace softwood::SOFTWOOD_ISA {
 
-// Rows and vectors of a register tile: enough independent sums to hide the latency of multiply-add, and few enough for the
-// registers (16 vectors up to AVX2, 32 from AVX-512 on).
+// Rows and vectors of a register tile: enough independent sums to hide the latency of multiply-add, and few enough for
+// the registers (16 vectors up to AVX2, 32 from AVX-512 on).
 inline constexpr int kTileHeight = kVectorBytes == 64 ? 8 : 6;
 inline constexpr int kTileVectors = 2;
 
-enum class Write { set, add };
-
-template <typename T, int R, int C, bool kHasTail, Write kWrite>
-SOFTWOOD_INLINE void gemm_tile(const T* const (&a)[R], std::int64_t a_step, const T* b, std::int64_t b_stride,
-                               std::int64_t n_terms, const T* start, T* const (&out)[R], const Tail<T>& tail) {
+// A tile of R rows and C vectors. `start`, if not null, holds the first terms by row.
+template <typename T, int R, int C, bool kHasTail, typename ARow, typename Finish>
+SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64_t n_terms, const ARow& a_row,
+                               std::int64_t a_step, const T* b, std::int64_t b_stride, const T* start,
+                               const Tail<T>& tail, const Finish& finish) {
   constexpr int W = kLanes<T>;
+  const T* a[R];
   Vector<T> sums[R][C];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
+    a[r] = a_row(row + r);
 #pragma GCC unroll 2
-    for (int c = 0; c < C; ++c) sums[r][c] = start != nullptr ? broadcast<T>(start[r]) : Vector<T>{};
+    for (int c = 0; c < C; ++c) sums[r][c] = start != nullptr ? broadcast<T>(start[row + r]) : Vector<T>{};
   }
-  for (std::int64_t i = 0; i < n_terms; ++i) {
+  for (std::int64_t i = 0; i < n_terms; ++i, b += b_stride) {
     Vector<T> columns[C];
 #pragma GCC unroll 2
-    for (int c = 0; c < C; ++c) {
-      columns[c] = kHasTail && c == C - 1 ? load(b + c * W, tail) : load(b + c * W);
-    }
+    for (int c = 0; c < C; ++c) columns[c] = kHasTail && c == C - 1 ? load(b + c * W, tail) : load(b + c * W);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const T factor = a[r][i * a_step];
 #pragma GCC unroll 2
       for (int c = 0; c < C; ++c) sums[r][c] += factor * columns[c];
     }
-    b += b_stride;
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
     for (int c = 0; c < C; ++c) {
-      T* to = out[r] + c * W;
-      if (kHasTail && c == C - 1) {
-        store(to, kWrite == Write::add ? sums[r][c] + load(to, tail) : sums[r][c], tail);
-      } else {
-        store(to, kWrite == Write::add ? sums[r][c] + load(to) : sums[r][c]);
+      if constexpr (kHasTail) {
+        if (c == C - 1) {
+          finish(row + r, column + c * W, sums[r][c], tail);
+          continue;
+        }
       }
+      finish(row + r, column + c * W, sums[r][c]);
     }
   }
 }
 
-// All rows of one column of tiles. `a_row(r)`, `out_row(r)` give pointers, `start` the values to begin the sums with
-// (by row; null: zeros).
-template <typename T, int C, bool kHasTail, Write kWrite, int R = kTileHeight, typename ARow, typename OutRow>
-SOFTWOOD_INLINE void gemm_column(std::int64_t row_begin, std::int64_t n_rows, const ARow& a_row, std::int64_t a_step,
-                                 const T* b, std::int64_t b_stride, std::int64_t n_terms, const T* start,
-                                 const OutRow& out_row, std::int64_t column, const Tail<T>& tail) {
-  while (row_begin + R <= n_rows) {
-    const T* a[R];
-    T* out[R];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      a[r] = a_row(row_begin + r);
-      out[r] = out_row(row_begin + r) + column;
-    }
-    gemm_tile<T, R, C, kHasTail, kWrite>(a, a_step, b, b_stride, n_terms, start == nullptr ? nullptr : start + row_begin,
-                                         out, tail);
-    row_begin += R;
-  }
-  if constexpr (R > 1) {
-    if (row_begin < n_rows) {
-      gemm_column<T, C, kHasTail, kWrite, R - 1>(row_begin, n_rows, a_row, a_step, b, b_stride, n_terms, start, out_row,
-                                                 column, tail);
-    }
+// A tile whose height is known at run time only.
+template <typename T, int C, bool kHasTail, int R = kTileHeight, typename... Arguments>
+SOFTWOOD_INLINE void gemm_tile_of_height(std::int64_t height, Arguments&&... arguments) {
+  if (height == R) {
+    gemm_tile<T, R, C, kHasTail>(arguments...);
+  } else if constexpr (R > 1) {
+    gemm_tile_of_height<T, C, kHasTail, R - 1>(height, arguments...);
   }
 }
 
-template <typename T, Write kWrite, typename ARow, typename OutRow>
-inline void gemm(std::int64_t n_rows, std::int64_t n_columns, std::int64_t n_terms, const ARow& a_row, std::int64_t a_step,
-                 const T* b, std::int64_t b_stride, const OutRow& out_row) {
+// All rows of one column of tiles, in tiles of about equal height: low ones would not hide the latency.
+template <typename T, int C, bool kHasTail, typename ARow, typename Finish>
+inline void gemm_column(std::int64_t n_rows, std::int64_t column, std::int64_t n_terms, const ARow& a_row,
+                        std::int64_t a_step, const T* b, std::int64_t b_stride, const T* start, const Tail<T>& tail,
+                        const Finish& finish) {
+  for (std::int64_t row = 0, height; row < n_rows; row += height) {
+    const std::int64_t n_tiles = (n_rows - row + kTileHeight - 1) / kTileHeight;
+    height = (n_rows - row + n_tiles - 1) / n_tiles;
+    gemm_tile_of_height<T, C, kHasTail>(height, row, column, n_terms, a_row, a_step, b, b_stride, start, tail, finish);
+  }
+}
+
+template <typename T, typename ARow, typename Finish>
+inline void gemm(std::int64_t n_rows, std::int64_t n_columns, std::int64_t n_terms, const ARow& a_row,
+                 std::int64_t a_step, const T* b, std::int64_t b_stride, const Finish& finish) {
   constexpr int W = kLanes<T>, C = kTileVectors;
   const Tail<T> tail(n_columns % W);
+  const auto columns = [&](auto n_vectors, auto has_tail, std::int64_t column) {
+    gemm_column<T, n_vectors(), has_tail()>(n_rows, column, n_terms, a_row, a_step, b + column, b_stride, nullptr, tail,
+                                            finish);
+  };
+  constexpr std::integral_constant<int, 1> one;
+  constexpr std::integral_constant<int, 2> two;
   std::int64_t column = 0;
-  for (; column + C * W <= n_columns; column += C * W) {
-    gemm_column<T, C, false, kWrite>(0, n_rows, a_row, a_step, b + column, b_stride, n_terms, nullptr, out_row, column, tail);
-  }
+  for (; column + C * W <= n_columns; column += C * W) columns(two, std::false_type{}, column);
   const std::int64_t rest = n_columns - column;
   if (rest > W) {
-    gemm_column<T, 2, true, kWrite>(0, n_rows, a_row, a_step, b + column, b_stride, n_terms, nullptr, out_row, column, tail);
+    columns(two, std::true_type{}, column);
   } else if (rest == W) {
-    gemm_column<T, 1, false, kWrite>(0, n_rows, a_row, a_step, b + column, b_stride, n_terms, nullptr, out_row, column, tail);
+    columns(one, std::false_type{}, column);
   } else if (rest > 0) {
-    gemm_column<T, 1, true, kWrite>(0, n_rows, a_row, a_step, b + column, b_stride, n_terms, nullptr, out_row, column, tail);
+    columns(one, std::true_type{}, column);
   }
+}
+
+// Ways to finish: write the sums, or add them, to rows found by a function.
+template <typename T, typename OutRow>
+struct Write {
+  OutRow out_row;
+  SOFTWOOD_INLINE void operator()(std::int64_t row, std::int64_t column, Vector<T> sum) const {
+    store(out_row(row) + column, sum);
+  }
+  SOFTWOOD_INLINE void operator()(std::int64_t row, std::int64_t column, Vector<T> sum, const Tail<T>& tail) const {
+    store(out_row(row) + column, sum, tail);
+  }
+};
+
+template <typename T, typename OutRow>
+struct Add {
+  OutRow out_row;
+  SOFTWOOD_INLINE void operator()(std::int64_t row, std::int64_t column, Vector<T> sum) const {
+    T* to = out_row(row) + column;
+    store(to, load(to) + sum);
+  }
+  SOFTWOOD_INLINE void operator()(std::int64_t row, std::int64_t column, Vector<T> sum, const Tail<T>& tail) const {
+    T* to = out_row(row) + column;
+    store(to, load(to, tail) + sum, tail);
+  }
+};
+
+template <typename T, typename OutRow>
+SOFTWOOD_INLINE Write<T, OutRow> write_to(OutRow out_row) {
+  return {out_row};
+}
+template <typename T, typename OutRow>
+SOFTWOOD_INLINE Add<T, OutRow> add_to(OutRow out_row) {
+  return {out_row};
 }
 
 }  // namespace softwood::SOFTWOOD_ISA

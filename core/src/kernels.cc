@@ -8,12 +8,30 @@ namespace softwood::SOFTWOOD_ISA {
 namespace {
 
 template <typename T>
-void transpose(const Rows<T>& x, std::int64_t n_features, T* tiles) {
-  constexpr int kTileRows = kTileVectors * kLanes<T>;
+void arrange(const Rows<T>& x, std::int64_t n_features, T* rows, T* tiles) {
+  constexpr int W = kLanes<T>, kTileRows = kTileVectors * W;
+  const std::int64_t padded = (n_features + W - 1) / W * W;
+  const std::int64_t whole = n_features / W * W;
+  const Tail<T> tail(n_features - whole);
+  for (std::int64_t i = 0; i < x.n_rows; ++i) {
+    const T* from = x.row(i);
+    T* to = rows + i * padded;
+    for (std::int64_t f = 0; f < whole; f += W) store(to + f, load(from + f));
+    if (whole < n_features) store(to + whole, load(from + whole, tail));
+  }
+  if (tiles == nullptr) return;
   for (std::int64_t begin = 0; begin < x.n_rows; begin += kTileRows, tiles += kTileRows * n_features) {
-    const std::int64_t n_rows = x.n_rows - begin < kTileRows ? x.n_rows - begin : kTileRows;
-    for (std::int64_t f = 0; f < n_features; ++f) {
-      for (std::int64_t i = 0; i < kTileRows; ++i) tiles[f * kTileRows + i] = i < n_rows ? x.row(begin + i)[f] : T(0);
+    const T* from = rows + begin * padded;
+    const std::int64_t n_rows = x.n_rows - begin;
+    if (n_rows >= kTileRows) {
+      for (std::int64_t f = 0; f < n_features; ++f) {
+#pragma GCC unroll 32
+        for (int i = 0; i < kTileRows; ++i) tiles[f * kTileRows + i] = from[i * padded + f];
+      }
+    } else {
+      for (std::int64_t f = 0; f < n_features; ++f) {
+        for (int i = 0; i < kTileRows; ++i) tiles[f * kTileRows + i] = i < n_rows ? from[i * padded + f] : T(0);
+      }
     }
   }
 }
@@ -41,7 +59,7 @@ void backward(const Unit<T>& unit, const Frontier<T>* tape, const T* grad_output
 
 template <typename T>
 constexpr Kernels<T> table() {
-  return {SOFTWOOD_STRING(SOFTWOOD_ISA), kTileVectors * kLanes<T>, &transpose<T>, &forward<T>, &backward<T>};
+  return {SOFTWOOD_STRING(SOFTWOOD_ISA), kLanes<T>, kTileVectors * kLanes<T>, &arrange<T>, &forward<T>, &backward<T>};
 }
 
 }  // namespace

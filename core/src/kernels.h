@@ -1,8 +1,9 @@
 // What the drivers in ensemble.cc call: both passes for one unit of work, a group of trees on a block of samples. There
 // are no threads below this line. kernels.cc implements it once per instruction set.
 //
-// Inside a unit, a node of level l is named by its `code` = (tree in the group) * 2^l + (place in the level): children of
-// code c are 2c and 2c + 1 of the next level, so that a range of codes is at once a set of whole trees or a part of one.
+// Inside a unit, a node of level l is named by its `code` = (tree in the group) * 2^l + (place in the level): children
+// of code c are 2c and 2c + 1 of the next level, so that a range of codes is at once a set of whole trees or a part of
+// one.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 namespace softwood {
 
 // Samples that reach some nodes of one level, by node: entry j says that `sample[j]` arrives at `code[j]` with
-// `probability[j]`. Entries of one node are neighbours. Arrays have room, and harmless values, for one vector past `count`.
+// `probability[j]`. Entries of one node are neighbours. Arrays have room, and harmless values, for one vector past
+// `count`.
 template <typename T>
 struct List {
   // As wide as T, so that one vector permutation serves all three arrays.
@@ -23,8 +25,8 @@ struct List {
   Integer* code;
   Integer* sample;
   T* probability;
-  T* t;         // split values; null at the leaves
-  List* next;   // the level below; null at the leaves
+  T* t;        // split values; null at the leaves
+  List* next;  // the level below; null at the leaves
 };
 
 // A range of nodes of one level on all samples of the block, and what became of it on the way down: the tape.
@@ -49,8 +51,8 @@ struct Frontier {
 template <typename T>
 struct Unit {
   Ensemble<T> ensemble;  // of the group
-  Rows<T> x;             // of the block
-  const T* x_tiles;      // of the block, see Kernels::transpose; only the forward pass reads it
+  Rows<T> x;             // of the block, as Kernels::arrange made it
+  const T* x_tiles;      // likewise; only the forward pass reads it
 };
 
 // Where the reached nodes of one unit are counted; element (i, tree) is at i * stride + tree.
@@ -64,18 +66,20 @@ struct Counts {
 template <typename T>
 struct Kernels {
   const char* name;
+  int lanes;      // features are padded to a multiple of this
   int tile_rows;  // samples are padded to a multiple of this
 
-  // Writes x as tiles [n / tile_rows, p, tile_rows], padded with zeros.
-  void (*transpose)(const Rows<T>& x, std::int64_t n_features, T* tiles);
+  // Copies x as the passes read it, padded with zeros: by rows [n, padded features], aligned, so that vectors do not
+  // straddle cache lines, and as tiles [padded samples / tile_rows, p, tile_rows], unless that is null.
+  void (*arrange)(const Rows<T>& x, std::int64_t n_features, T* rows, T* tiles);
 
   // Writes the group's output [rows, k] (null: not wanted) and returns the tape's root. With `keep` set the tape is
-  // allocated there and outlives the call; else it lives in `scratch` only as long as it is needed, and null is returned.
-  // `counts`, if not null, is added to.
+  // allocated there and outlives the call; else it lives in `scratch` only as long as it is needed, and null is
+  // returned. `counts`, if not null, is added to.
   const Frontier<T>* (*forward)(const Unit<T>& unit, T* output, const Counts* counts, Arena* keep, Arena& scratch);
 
-  // Adds the unit's gradients; those of x are written to rows `gradients.x + i * p`. Pointers are those of the group's first
-  // tree. Sample i's output gradient is at grad_output + i * grad_stride.
+  // Adds the unit's gradients; those of x are written to rows `gradients.x + i * p`. Pointers are those of the group's
+  // first tree. Sample i's output gradient is at grad_output + i * grad_stride.
   void (*backward)(const Unit<T>& unit, const Frontier<T>* tape, const T* grad_output, std::int64_t grad_stride,
                    const Gradients<T>& gradients, Arena& scratch);
 };

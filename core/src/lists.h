@@ -27,8 +27,8 @@ template <typename T>
 inline List<T>* allocate_list(Arena& arena, std::int64_t count, bool with_t) {
   const std::int64_t room = count + 2 * kLanes<T>;
   List<T>* list = arena.allocate<List<T>>(1);
-  *list = {count, 0, arena.allocate<Integer<T>>(room), arena.allocate<Integer<T>>(room), arena.allocate<T>(room), nullptr,
-           nullptr};
+  *list = {count,   0,      arena.allocate<Integer<T>>(room), arena.allocate<Integer<T>>(room), arena.allocate<T>(room),
+           nullptr, nullptr};
   if (with_t) list->t = arena.allocate<T>(room);
   return list;
 }
@@ -54,8 +54,8 @@ struct Appender {
   explicit Appender(const List<T>& list) : code(list.code), sample(list.sample), value(list.probability) {}
 
   SOFTWOOD_INLINE void append(std::uint32_t chosen, Integers<T> codes, Integers<T> samples, Vector<T> values) {
-    store(code, compress<T>(codes, chosen));
-    store(sample, compress<T>(samples, chosen));
+    store_integers<T>(code, compress<T>(codes, chosen));
+    store_integers<T>(sample, compress<T>(samples, chosen));
     store(value, compress<T>(values, chosen));
     const int n = count_bits(chosen);
     code += n;
@@ -64,82 +64,138 @@ struct Appender {
   }
 };
 
-// Dot products of kLanes pairs of rows. Where all pairs share a node, its weights are loaded once.
+// t = <w, x> of kPart pairs of rows, summed inside 128-bit parts (see simd.h): more rows at a time would not leave
+// enough registers for their addresses. Where all pairs share a node, its weights are loaded once.
 template <typename T, bool kOneNode>
-SOFTWOOD_INLINE Vector<T> dot_each(const T* const (&w)[kLanes<T>], const T* const (&x)[kLanes<T>], std::int64_t p,
-                                   const Tail<T>& tail) {
+SOFTWOOD_INLINE Vector<T> dot_parts(const T* const (&w)[kPart<T>], const T* const (&x)[kPart<T>], std::int64_t p,
+                                    const Tail<T>& tail) {
   constexpr int W = kLanes<T>;
-  Vector<T> sums[W] = {};
+  Vector<T> sums[kPart<T>] = {};
   std::int64_t f = 0;
   for (; f + W <= p; f += W) {
     const Vector<T> shared = load(w[0] + f);
-#pragma GCC unroll 16
-    for (int j = 0; j < W; ++j) sums[j] += (kOneNode ? shared : load(w[j] + f)) * load(x[j] + f);
+#pragma GCC unroll 4
+    for (int j = 0; j < kPart<T>; ++j) sums[j] += (kOneNode ? shared : load(w[j] + f)) * load(x[j] + f);
   }
   if (f < p) {
     const Vector<T> shared = load(w[0] + f, tail);
-#pragma GCC unroll 16
-    for (int j = 0; j < W; ++j) sums[j] += (kOneNode ? shared : load(w[j] + f, tail)) * load(x[j] + f, tail);
+#pragma GCC unroll 4
+    for (int j = 0; j < kPart<T>; ++j) sums[j] += (kOneNode ? shared : load(w[j] + f, tail)) * load(x[j] + f);
   }
-  return sum_each<T>(sums);
+  return sum_parts<T>(sums);
 }
 
-// Fills list.t and list.n_left; returns the number of right children.
-template <typename T, typename Act>
-inline std::int64_t list_split_values(const Act& activation, const Ensemble<T>& ensemble, const Rows<T>& x, int level,
-                                      List<T>& list) {
+// Rows of the split parameters of one level, by code.
+template <typename T>
+struct LevelRows {
+  Integer<T> first, per_tree;
+  int level;
+  LevelRows(const Ensemble<T>& ensemble, int level)
+      : first(Integer<T>((std::int64_t{1} << level) - 1)),
+        per_tree(Integer<T>(ensemble.n_splits() - first - 1)),
+        level(level) {}
+  template <typename Code>
+  SOFTWOOD_INLINE Code operator()(Code code) const {
+    return code + first + (code >> level) * per_tree;
+  }
+};
+
+// How many entries ahead the weights are asked for, and from what size of a level on: smaller ones stay in the L2
+// cache.
+inline constexpr std::int64_t kPrefetchEntries = 24;
+inline constexpr std::int64_t kPrefetchBytes = 512 * 1024;
+
+// Entries of a node, on average, from which on neighbours mostly share one.
+inline constexpr std::int64_t kLongRun = 4;
+
+template <typename T>
+SOFTWOOD_INLINE void prefetch_row(const T* row, std::int64_t p) {
+  const std::int64_t n_bytes = p * std::int64_t(sizeof(T)) < 512 ? p * std::int64_t(sizeof(T)) : 512;
+  for (std::int64_t offset = 0; offset < n_bytes + 63; offset += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(row) + offset);
+  }
+}
+
+// How many children a list has on each side, or a few more, and whether some split value is NaN.
+struct Bounds {
+  std::int64_t left, right;
+  bool has_nan;
+};
+
+// Fills list.t. A split value at or beyond `edge` routes to one side only.
+template <typename T>
+inline Bounds list_split_values(const Ensemble<T>& ensemble, const Rows<T>& x, int level, T edge, List<T>& list) {
   constexpr int W = kLanes<T>;
-  const std::int64_t p = ensemble.n_features;
+  const std::int64_t p = ensemble.n_features, count = list.count;
+  const T* const weights = ensemble.split_weight;
+  const T* const bias = ensemble.split_bias;
+  const Integer<T>* const codes = list.code;
+  const Integer<T>* const samples = list.sample;
+  T* const values = list.t;
+  const std::int32_t p32 = std::int32_t(p), stride32 = std::int32_t(x.row_stride);
   const Tail<T> tail(p % W);
-  const Integer<T> first = Integer<T>((std::int64_t{1} << level) - 1);
-  const Integer<T> per_tree = Integer<T>(ensemble.n_splits() - first - 1);
-  std::int64_t n_left = 0, n_right = 0;
-  for (std::int64_t j = 0; j < list.count; j += W) {
-    const Integers<T> code = load_integers<T>(list.code + j);
-    Integer<T> rows[W];
-    store(rows, code + first + (code >> level) * per_tree);
-    const T* w[W];
-    const T* features[W];
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) {
-      w[i] = ensemble.split_weight + std::int64_t(rows[i]) * p;
-      features[i] = x.row(list.sample[j + i]);
+  const LevelRows<T> rows(ensemble, level);
+  const bool prefetch = (ensemble.n_trees << level) * p * std::int64_t(sizeof(T)) > kPrefetchBytes;
+  // With few entries a node, asking whether neighbours share it costs more (a branch missed) than loading weights
+  // twice.
+  const bool long_runs = count >= kLongRun * (ensemble.n_trees << level);
+  Integers<T> left{}, right{}, nan{};
+  for (std::int64_t j = 0; j < count; j += W) {
+    if (prefetch && j + kPrefetchEntries < count) {
+      for (int i = 0; i < W; ++i) prefetch_row(weights + rows(std::int64_t(codes[j + kPrefetchEntries + i])) * p, p);
     }
-    Vector<T> t = rows[0] == rows[W - 1] ? dot_each<T, true>(w, features, p, tail) : dot_each<T, false>(w, features, p, tail);
-    if (ensemble.split_bias != nullptr) {
-      Vector<T> bias;
-      for (int i = 0; i < W; ++i) bias[i] = ensemble.split_bias[rows[i]];
-      t += bias;
+    // Offsets first, for all lanes at once: the loop is bound by its integer instructions.
+    Integer<T> row[W];
+    store_integers<T>(row, rows(load_integers<T>(codes + j)));
+    std::int64_t w_offset[W], x_offset[W];
+    for (int i = 0; i < W; ++i) w_offset[i] = std::int64_t(row[i]) * p32;
+    for (int i = 0; i < W; ++i) x_offset[i] = std::int64_t(samples[j + i]) * stride32;
+    Vector<T> groups[W / kPart<T>];
+#pragma GCC unroll 4
+    for (int g = 0; g < W / kPart<T>; ++g) {
+      const T* w[kPart<T>];
+      const T* features[kPart<T>];
+#pragma GCC unroll 4
+      for (int i = 0; i < kPart<T>; ++i) {
+        w[i] = weights + w_offset[g * kPart<T> + i];
+        features[i] = x.data + x_offset[g * kPart<T> + i];
+      }
+      groups[g] = long_runs && w[0] == w[kPart<T> - 1] ? dot_parts<T, true>(w, features, p, tail)
+                                                       : dot_parts<T, false>(w, features, p, tail);
     }
-    store(list.t + j, t);
-    const Routed<T> routed = route<T>(activation, t, load(list.probability + j));
-    n_left += count_bits(bits<T>(routed.left != Vector<T>{}));
-    n_right += count_bits(bits<T>(routed.right != Vector<T>{}));
+    Vector<T> t = add_parts<T>(groups);
+    if (bias != nullptr) {
+      for (int i = 0; i < W; ++i) t[i] += bias[row[i]];
+    }
+    store(values + j, t);
+    left -= ~(t <= broadcast<T>(-edge));  // so that NaN counts
+    right -= ~(t >= broadcast<T>(edge));
+    nan |= t != t;
   }
-  list.n_left = n_left;
-  return n_right;
+  return {sum_integers<T>(left), sum_integers<T>(right), bits<T>(nan) != 0};
 }
 
-// Fills list.next, which has exactly the room that list_split_values counted.
+// Fills list.next, which has room for what `bounds` says, and sets both counts.
 template <typename T, typename Act>
-inline void partition(const Act& activation, const List<T>& list, Arena& scratch) {
+inline void partition(const Act& activation, const Bounds& bounds, List<T>& list, Arena& scratch) {
   constexpr int W = kLanes<T>;
   List<T>& next = *list.next;
-  const std::int64_t n_right = next.count - list.n_left;
-  const List<T>& rights = *allocate_list<T>(scratch, n_right, false);
+  const List<T>& rights = *allocate_list<T>(scratch, bounds.right, false);
+  const List<T> from = list;  // a copy, which no store can change
   Appender<T> left(next), right(rights);
-  for (std::int64_t j = 0; j < list.count; j += W) {
-    const Routed<T> routed = route<T>(activation, load(list.t + j), load(list.probability + j));
-    const Integers<T> children = 2 * load_integers<T>(list.code + j);
-    const Integers<T> sample = load_integers<T>(list.sample + j);
+  for (std::int64_t j = 0; j < from.count; j += W) {
+    const Routed<T> routed = route<T>(activation, load(from.t + j), load(from.probability + j));
+    const Integers<T> children = 2 * load_integers<T>(from.code + j);
+    const Integers<T> sample = load_integers<T>(from.sample + j);
     left.append(bits<T>(routed.left != Vector<T>{}), children, sample, routed.left);
     right.append(bits<T>(routed.right != Vector<T>{}), children + 1, sample, routed.right);
   }
-  for (std::int64_t j = 0; j < n_right; j += W) {
-    store(next.code + list.n_left + j, load_integers<T>(rights.code + j));
-    store(next.sample + list.n_left + j, load_integers<T>(rights.sample + j));
-    store(next.probability + list.n_left + j, load(rights.probability + j));
-  }
+  const std::int64_t n_left = left.code - next.code, n_right = right.code - rights.code;
+  __builtin_memcpy(next.code + n_left, rights.code, std::size_t(n_right) * sizeof(T));
+  __builtin_memcpy(next.sample + n_left, rights.sample, std::size_t(n_right) * sizeof(T));
+  __builtin_memcpy(next.probability + n_left, rights.probability, std::size_t(n_right) * sizeof(T));
+  list.n_left = n_left;
+  next.count = n_left + n_right;
   pad_list(next);
 }
 
@@ -147,11 +203,16 @@ inline void partition(const Act& activation, const List<T>& list, Arena& scratch
 template <typename Body>
 SOFTWOOD_INLINE void with_few_outputs(std::int64_t k, Body&& body) {
   switch (k) {
-    case 1: return body(std::integral_constant<int, 1>{});
-    case 2: return body(std::integral_constant<int, 2>{});
-    case 3: return body(std::integral_constant<int, 3>{});
-    case 4: return body(std::integral_constant<int, 4>{});
-    default: return body(std::integral_constant<int, 0>{});
+    case 1:
+      return body(std::integral_constant<int, 1>{});
+    case 2:
+      return body(std::integral_constant<int, 2>{});
+    case 3:
+      return body(std::integral_constant<int, 3>{});
+    case 4:
+      return body(std::integral_constant<int, 4>{});
+    default:
+      return body(std::integral_constant<int, 0>{});
   }
 }
 

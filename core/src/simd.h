@@ -1,9 +1,9 @@
 // Vectors of the widest kind that this translation unit is compiled for.
 //
-// The kernels are compiled once per instruction set from one source (see CMakeLists.txt). Everything here is written with
-// the compiler's vector extensions; the few x86 intrinsics (masks, partial loads, compress and expand) each stand beside
-// portable code for the same function. All names live in a namespace of the instruction set, so that the linker can never
-// pick one set's code for another.
+// The kernels are compiled once per instruction set from one source (see CMakeLists.txt). Everything here is written
+// with the compiler's vector extensions; the few x86 intrinsics (masks, partial loads, compress and expand) each stand
+// beside portable code for the same function. All names live in a namespace of the instruction set, so that the linker
+// can never pick one set's code for another.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,25 @@ inline constexpr int kVectorBytes = 32;
 inline constexpr int kVectorBytes = 16;
 #endif
 
-// `Vector` has `kLanes<T>` values; `Integers` has as many signed integers of the same width, and serves as indices and as
-// masks (-1 for true, 0 for false), which is what comparing two vectors gives.
+// `Vector` has `kLanes<T>` values; `Integers` has as many signed integers of the same width, and serves as indices and
+// as masks (-1 for true, 0 for false), which is what comparing two vectors gives. Memory is accessed through the types
+// named `Anywhere`, which need no alignment; unlike memcpy they tell the compiler that a store cannot change a pointer.
 template <typename T>
 struct Lanes;
 template <>
 struct Lanes<float> {
   typedef float Vector __attribute__((vector_size(kVectorBytes)));
   typedef std::int32_t Integers __attribute__((vector_size(kVectorBytes)));
+  typedef float VectorAnywhere __attribute__((vector_size(kVectorBytes), aligned(4)));
+  typedef std::int32_t IntegersAnywhere __attribute__((vector_size(kVectorBytes), aligned(4)));
   using Integer = std::int32_t;
 };
 template <>
 struct Lanes<double> {
   typedef double Vector __attribute__((vector_size(kVectorBytes)));
   typedef std::int64_t Integers __attribute__((vector_size(kVectorBytes)));
+  typedef double VectorAnywhere __attribute__((vector_size(kVectorBytes), aligned(8)));
+  typedef std::int64_t IntegersAnywhere __attribute__((vector_size(kVectorBytes), aligned(8)));
   using Integer = std::int64_t;
 };
 
@@ -53,21 +58,22 @@ inline constexpr int kLanes = kVectorBytes / int(sizeof(T));
 
 template <typename T>
 SOFTWOOD_INLINE Vector<T> load(const T* from) {
-  Vector<T> v;
-  __builtin_memcpy(&v, from, sizeof v);
-  return v;
+  return *reinterpret_cast<const typename Lanes<T>::VectorAnywhere*>(from);
 }
 
 template <typename T>
 SOFTWOOD_INLINE Integers<T> load_integers(const Integer<T>* from) {
-  Integers<T> v;
-  __builtin_memcpy(&v, from, sizeof v);
-  return v;
+  return *reinterpret_cast<const typename Lanes<T>::IntegersAnywhere*>(from);
 }
 
-template <typename V, typename S>
-SOFTWOOD_INLINE void store(S* to, V v) {
-  __builtin_memcpy(to, &v, sizeof v);
+template <typename T>
+SOFTWOOD_INLINE void store(T* to, Vector<T> v) {
+  *reinterpret_cast<typename Lanes<T>::VectorAnywhere*>(to) = v;
+}
+
+template <typename T>
+SOFTWOOD_INLINE void store_integers(Integer<T>* to, Integers<T> v) {
+  *reinterpret_cast<typename Lanes<T>::IntegersAnywhere*>(to) = v;
 }
 
 template <typename T>
@@ -139,23 +145,32 @@ SOFTWOOD_INLINE Vector<double> load(const double* from, const Tail<double>& tail
 #endif
 }
 
-SOFTWOOD_INLINE void store(float* to, Vector<float> v, const Tail<float>& tail) {
+template <typename T>
+SOFTWOOD_INLINE void store(T* to, Vector<T> v, const Tail<T>& tail) {
 #if defined(__AVX512F__)
-  _mm512_mask_storeu_ps(to, __mmask16(tail.mask), v);
-#elif defined(__AVX2__)
-  _mm256_maskstore_ps(to, tail.mask, v);
+  if constexpr (sizeof(T) == 4)
+    _mm512_mask_storeu_ps(to, __mmask16(tail.mask), v);
+  else
+    _mm512_mask_storeu_pd(to, __mmask8(tail.mask), v);
 #else
-  for (int i = 0; i < tail.count; ++i) to[i] = v[i];
-#endif
-}
-
-SOFTWOOD_INLINE void store(double* to, Vector<double> v, const Tail<double>& tail) {
-#if defined(__AVX512F__)
-  _mm512_mask_storeu_pd(to, __mmask8(tail.mask), v);
-#elif defined(__AVX2__)
-  _mm256_maskstore_pd(to, tail.mask, v);
-#else
-  for (int i = 0; i < tail.count; ++i) to[i] = v[i];
+  // By halves, quarters and so on: AVX2's masked store takes dozens of cycles on some processors.
+  const char* from = reinterpret_cast<const char*>(&v);
+  char* target = reinterpret_cast<char*>(to);
+  if constexpr (kLanes<T> > 4) {
+    if (tail.count & 4) {
+      __builtin_memcpy(target, from, 4 * sizeof(T));
+      from += 4 * sizeof(T);
+      target += 4 * sizeof(T);
+    }
+  }
+  if constexpr (kLanes<T> > 2) {
+    if (tail.count & 2) {
+      __builtin_memcpy(target, from, 2 * sizeof(T));
+      from += 2 * sizeof(T);
+      target += 2 * sizeof(T);
+    }
+  }
+  if (tail.count & 1) __builtin_memcpy(target, from, sizeof(T));
 #endif
 }
 
@@ -163,14 +178,20 @@ SOFTWOOD_INLINE void store(double* to, Vector<double> v, const Tail<double>& tai
 template <typename T>
 SOFTWOOD_INLINE std::uint32_t bits(Integers<T> mask) {
 #if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) return _mm512_movepi32_mask((__m512i)mask);
-  else return _mm512_movepi64_mask((__m512i)mask);
+  if constexpr (sizeof(T) == 4)
+    return _mm512_movepi32_mask((__m512i)mask);
+  else
+    return _mm512_movepi64_mask((__m512i)mask);
 #elif defined(__AVX2__)
-  if constexpr (sizeof(T) == 4) return std::uint32_t(_mm256_movemask_ps((__m256)mask));
-  else return std::uint32_t(_mm256_movemask_pd((__m256d)mask));
+  if constexpr (sizeof(T) == 4)
+    return std::uint32_t(_mm256_movemask_ps((__m256)mask));
+  else
+    return std::uint32_t(_mm256_movemask_pd((__m256d)mask));
 #elif defined(__x86_64__)
-  if constexpr (sizeof(T) == 4) return std::uint32_t(_mm_movemask_ps((__m128)mask));
-  else return std::uint32_t(_mm_movemask_pd((__m128d)mask));
+  if constexpr (sizeof(T) == 4)
+    return std::uint32_t(_mm_movemask_ps((__m128)mask));
+  else
+    return std::uint32_t(_mm_movemask_pd((__m128d)mask));
 #else
   std::uint32_t result = 0;
   for (int i = 0; i < kLanes<T>; ++i) result |= std::uint32_t(mask[i] & 1) << i;
@@ -209,8 +230,10 @@ template <typename T, typename V>
 SOFTWOOD_INLINE V compress(V v, std::uint32_t set) {
   static_assert(sizeof(V) == kVectorBytes);
 #if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) return (V)_mm512_maskz_compress_epi32(__mmask16(set), (__m512i)v);
-  else return (V)_mm512_maskz_compress_epi64(__mmask8(set), (__m512i)v);
+  if constexpr (sizeof(T) == 4)
+    return (V)_mm512_maskz_compress_epi32(__mmask16(set), (__m512i)v);
+  else
+    return (V)_mm512_maskz_compress_epi64(__mmask8(set), (__m512i)v);
 #elif defined(__AVX2__)
   const __m256i order = _mm256_load_si256((const __m256i*)kPermutations<T>.compress[set]);
   return (V)_mm256_permutevar8x32_epi32((__m256i)v, order);
@@ -228,8 +251,10 @@ SOFTWOOD_INLINE V compress(V v, std::uint32_t set) {
 template <typename T>
 SOFTWOOD_INLINE Vector<T> expand(Vector<T> v, std::uint32_t set, [[maybe_unused]] Integers<T> mask) {
 #if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) return _mm512_maskz_expand_ps(__mmask16(set), v);
-  else return _mm512_maskz_expand_pd(__mmask8(set), v);
+  if constexpr (sizeof(T) == 4)
+    return _mm512_maskz_expand_ps(__mmask16(set), v);
+  else
+    return _mm512_maskz_expand_pd(__mmask8(set), v);
 #elif defined(__AVX2__)
   const __m256i order = _mm256_load_si256((const __m256i*)kPermutations<T>.expand[set]);
   return (Vector<T>)(_mm256_permutevar8x32_epi32((__m256i)v, order) & (__m256i)mask);
@@ -243,8 +268,8 @@ SOFTWOOD_INLINE Vector<T> expand(Vector<T> v, std::uint32_t set, [[maybe_unused]
 #endif
 }
 
-// One step of `sum_each`: of every `kDomain` lanes, the sums of neighbouring groups of `kGroup` lanes, first those of `a`,
-// then those of `b`.
+// One step of the sums below: of every `kDomain` lanes, the sums of neighbouring groups of `kGroup` lanes, first those
+// of `a`, then those of `b`.
 template <typename T, int kDomain, int kGroup, int... kLane>
 SOFTWOOD_INLINE Vector<T> add_neighbours(Vector<T> a, Vector<T> b, std::integer_sequence<int, kLane...>) {
   constexpr auto source = [](int lane, int offset) {
@@ -256,30 +281,37 @@ SOFTWOOD_INLINE Vector<T> add_neighbours(Vector<T> a, Vector<T> b, std::integer_
   return __builtin_shufflevector(a, b, source(kLane, 0)...) + __builtin_shufflevector(a, b, source(kLane, 1)...);
 }
 
-// Lane i of the result is the sum over the lanes of vectors[i]. Sums inside 128-bit parts come first: shuffles within
-// them are cheaper than across.
+// Values in 128 bits: shuffles within them are cheaper than across.
 template <typename T>
-SOFTWOOD_INLINE Vector<T> sum_each(Vector<T> (&vectors)[kLanes<T>]) {
-  constexpr int kPart = 16 / int(sizeof(T));
+inline constexpr int kPart = 16 / int(sizeof(T));
+
+// Sums of kPart vectors inside each 128-bit part: lane i of a part is the sum over that part of vectors[i].
+template <typename T>
+SOFTWOOD_INLINE Vector<T> sum_parts(Vector<T> (&vectors)[kPart<T>]) {
   constexpr auto lanes = std::make_integer_sequence<int, kLanes<T>>{};
-  int count = kLanes<T>;
-#pragma GCC unroll 4
-  for (int step = kPart; step > 1; step /= 2) {
-    count /= 2;
-#pragma GCC unroll 16
-    for (int i = 0; i < count; ++i) vectors[i] = add_neighbours<T, kPart, 1>(vectors[2 * i], vectors[2 * i + 1], lanes);
+#pragma GCC unroll 2
+  for (int count = kPart<T> / 2; count >= 1; count /= 2) {
+#pragma GCC unroll 2
+    for (int i = 0; i < count; ++i)
+      vectors[i] = add_neighbours<T, kPart<T>, 1>(vectors[2 * i], vectors[2 * i + 1], lanes);
   }
-  if constexpr (kLanes<T> > kPart) {
-#pragma GCC unroll 4
-    for (int step = kLanes<T> / kPart; step > 1; step /= 2) {
-      count /= 2;
-#pragma GCC unroll 16
+  return vectors[0];
+}
+
+// From the results of sum_parts for kLanes / kPart groups of vectors, the whole sum of every vector.
+template <typename T>
+SOFTWOOD_INLINE Vector<T> add_parts(Vector<T> (&groups)[kLanes<T> / kPart<T>]) {
+  if constexpr (kLanes<T> > kPart<T>) {
+    constexpr auto lanes = std::make_integer_sequence<int, kLanes<T>>{};
+#pragma GCC unroll 2
+    for (int count = kLanes<T> / kPart<T> / 2; count >= 1; count /= 2) {
+#pragma GCC unroll 2
       for (int i = 0; i < count; ++i) {
-        vectors[i] = add_neighbours<T, kLanes<T>, kPart>(vectors[2 * i], vectors[2 * i + 1], lanes);
+        groups[i] = add_neighbours<T, kLanes<T>, kPart<T>>(groups[2 * i], groups[2 * i + 1], lanes);
       }
     }
   }
-  return vectors[0];
+  return groups[0];
 }
 
 // Treats subnormal numbers as zero while it lives: they carry no weight here and cost a hundred cycles each.

@@ -22,15 +22,15 @@ enum class Activation : int { smooth_step = 0, smoother_step = 1, logistic = 2 }
 // A read-only view of an ensemble's parameters.
 template <typename T>
 struct Ensemble {
-  const T* split_weight;   // [m, 2^d - 1, p]
-  const T* split_bias;     // [m, 2^d - 1], or null
-  const T* leaf_weight;    // [m, 2^d, k], or null where only routing is asked for
-  std::int64_t n_trees;    // m >= 1
-  std::int64_t n_features; // p >= 1
-  std::int64_t n_outputs;  // k >= 1
-  int depth;               // 1 to kMaxDepth
+  const T* split_weight;    // [m, 2^d - 1, p]
+  const T* split_bias;      // [m, 2^d - 1], or null
+  const T* leaf_weight;     // [m, 2^d, k], or null where only routing is asked for
+  std::int64_t n_trees;     // m >= 1
+  std::int64_t n_features;  // p >= 1
+  std::int64_t n_outputs;   // k >= 1
+  int depth;                // 1 to kMaxDepth
   Activation activation;
-  T gamma;                 // width of the soft band, or the logistic's temperature; > 0
+  T gamma;  // width of the soft band, or the logistic's temperature; > 0
 
   std::int64_t n_splits() const { return (std::int64_t{1} << depth) - 1; }
   std::int64_t n_leaves() const { return std::int64_t{1} << depth; }
@@ -84,15 +84,17 @@ template <typename T>
 void backward(const Ensemble<T>& ensemble, const Rows<T>& x, bool sum_trees, const T* grad_output, const Tape<T>* tape,
               const Gradients<T>& gradients, int n_threads);
 
-// How many leaves, internal nodes and fractional internal nodes (0 < S < 1) each sample reaches in each tree; [n, m] each.
+// How many leaves, internal nodes and fractional internal nodes (0 < S < 1) each sample reaches in each tree; [n, m]
+// each.
 template <typename T>
 void reachability(const Ensemble<T>& ensemble, const Rows<T>& x, std::int32_t* leaves, std::int32_t* internal_nodes,
                   std::int32_t* fractional_nodes, int n_threads);
 
-// Sets marked rows of a [n_rows, n_columns] array to zero and removes the marks, so that its memory can be used again at a
-// cost in proportion to what was reached. `columns_b` is a second array with the same marks, or null.
+// Sets marked rows of a [n_rows, n_columns] array to zero and removes the marks, so that its memory can be used again
+// at a cost in proportion to what was reached. `columns_b` is a second array with the same marks, or null.
 template <typename T>
-void clear_rows(std::uint8_t* marked, std::int64_t n_rows, T* rows_a, std::int64_t columns_a, T* rows_b, std::int64_t columns_b);
+void clear_rows(std::uint8_t* marked, std::int64_t n_rows, T* rows_a, std::int64_t columns_a, T* rows_b,
+                std::int64_t columns_b);
 
 // "baseline", "avx2" or "avx512" on x86-64, "baseline" elsewhere: the kernels in use, chosen once by what the CPU has,
 // or lower if the environment variable SOFTWOOD_ISA says so.

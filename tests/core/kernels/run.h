@@ -1,7 +1,22 @@
-// The main function of tests that are compiled for one instruction set: 77 ("skipped") where the machine lacks it.
+// For tests that are compiled once per instruction set; to be included before the header under test. The program ends
+// with 77 ("skipped") where the machine lacks the set.
 #pragma once
 
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
 #include "../check.h"
+#include "softwood/ensemble.h"
+
+#if defined(SOFTWOOD_TEST_portable)
+#undef __x86_64__  // from here on this is an unknown machine; the system's headers are through
+#endif
 
 #define SOFTWOOD_TEXT_OF(name) #name
 #define SOFTWOOD_TEXT(name) SOFTWOOD_TEXT_OF(name)

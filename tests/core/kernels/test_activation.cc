@@ -1,9 +1,7 @@
 // activation.h: routing against long double, exactness at the edges, and both halves of the backward step.
-#include <cmath>
-#include <limits>
+#include "run.h"  // first
 
 #include "activation.h"
-#include "run.h"
 
 using namespace softwood::SOFTWOOD_ISA;
 using softwood::Activation;

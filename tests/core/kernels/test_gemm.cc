@@ -1,9 +1,7 @@
 // gemm.h: against three loops, over all sizes of the last tile, with rows that lie apart.
-#include <cmath>
-#include <vector>
+#include "run.h"  // first
 
 #include "gemm.h"
-#include "run.h"
 
 using namespace softwood::SOFTWOOD_ISA;
 
