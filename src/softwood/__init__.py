@@ -17,7 +17,11 @@ __version__ = version("softwood")
 
 # Imported when first asked for, so that `import softwood` stays light.
 _LAZY_MODULES = frozenset({"jax", "keras", "reference", "torch"})
-_LAZY_NAMES: dict[str, str] = {}  # name -> the module that defines it
+_LAZY_NAMES: dict[str, str] = {  # name -> the module that defines it
+    "TreeEnsembleClassifier": "softwood.estimators",
+    "TreeEnsembleRegressor": "softwood.estimators",
+    "load": "softwood.estimators",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,35 @@
+// From a row of the base matrix to the inputs of the trees: the compiled half of src/softwood/encoding.py, which
+// defines the kinds of features. Done row by row, so that training needs no encoded copy of a long table.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "softwood/ensemble.h"
+
+namespace softwood {
+
+enum class FeatureKind : int { linear = 0, soft_clip = 1, ramp = 2, level = 3, missing = 4 };
+inline constexpr int kFeatureKinds = 5;
+
+// A read-only view of p features, sorted by kind; each array is [p].
+struct Encoding {
+  const std::int32_t* source;  // which base column
+  const float* start;
+  const float* rate;
+  const float* mean;
+  const float* scale;
+  std::array<std::int64_t, kFeatureKinds + 1> begin;  // features of kind i are begin[i], ..., begin[i + 1] - 1
+
+  std::int64_t n_features() const { return begin[kFeatureKinds]; }
+};
+
+// Writes the p features of one base row. A NaN in `base` is a missing value; features are finite.
+template <typename T>
+void encode_row(const Encoding& encoding, const T* base, T* features);
+
+// Writes the features of all rows, [n, p].
+template <typename T>
+void encode(const Encoding& encoding, const Rows<T>& base, T* features, int n_threads);
+
+}  // namespace softwood

@@ -1,0 +1,51 @@
+// Losses of the trainer: value and gradient with respect to the raw scores of a batch.
+//
+// Legend: n rows, k outputs (raw scores), t targets. Each loss is a weighted sum over rows of the row's loss, which is
+// a mean over outputs (for the softmax: one number a row).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace softwood {
+
+enum class LossKind : int {
+  cross_entropy = 0,         // softmax over k classes; one target a row, its class number
+  binary_cross_entropy = 1,  // one logit a target
+  squared_error = 2,
+  absolute_error = 3,
+  huber = 4,     // half the square within delta, linear beyond
+  quantile = 5,  // k = t * number of quantiles, those of one target side by side
+  poisson = 6,   // the score is the logarithm of the mean, here and below
+  gamma = 7,
+  tweedie = 8,  // variance in proportion to mean^power, 1 < power < 2
+  custom = 9,
+};
+
+// A caller's own loss: writes the gradient [n, k] unless it is null, and returns the mean loss of
+// the rows (NaN: not known).
+// `weight` is never null. May throw.
+template <typename T>
+using CustomLoss =
+    std::function<double(const T* scores, const T* targets, const T* weight, std::int64_t n_rows, T* gradient)>;
+
+template <typename T>
+struct Loss {
+  LossKind kind;
+  std::int64_t n_outputs;
+  std::int64_t n_targets;
+  T label_smoothing = 0;  // share of the target given evenly to all classes; cross-entropies only
+  T delta = 1;
+  T power = T(1.5);
+  std::vector<T> quantiles = {};
+  CustomLoss<T> custom = {};
+
+  // Returns the sum over rows of weight * loss of the row, taken in row order. `weight` null means 1 for each row.
+  // `gradient` [n, k], unless null, gets the gradient of that sum times `gradient_scale`. For a custom loss, value and
+  // gradient are what the callable gave, unscaled.
+  double evaluate(const T* scores, const T* targets, const T* weight, std::int64_t n_rows, T gradient_scale,
+                  T* gradient) const;
+};
+
+}  // namespace softwood

@@ -1,0 +1,178 @@
+// The fused trainer: mini-batches of shuffled rows, batch normalisation, trees, loss, backward pass and Adam, one epoch
+// a call, for several ensembles ("members") at once.
+//
+// The caller owns every array of a member: tables, parameters, the optimiser's moments. A member between two epochs is
+// therefore its arrays and two counters, which is all that a checkpoint holds. Results are bit-identical for every
+// number of threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "softwood/encoding.h"
+#include "softwood/ensemble.h"
+#include "softwood/loss.h"
+
+namespace softwood {
+
+// Which rows of which table. `rows` null means all of x. Weights null means 1 for each row. With an encoding, x is a
+// base matrix, and the trees see its encoded rows.
+template <typename T>
+struct Samples {
+  Rows<T> x;
+  const T* targets;  // [x.n_rows, t]
+  const T* weight;   // [x.n_rows], or null
+  const std::int64_t* rows;
+  std::int64_t n_rows;       // length of `rows`, or that of x
+  const Encoding* encoding;  // or null
+
+  std::int64_t row(std::int64_t i) const { return rows != nullptr ? rows[i] : i; }
+
+  // Writes the inputs of the trees for one row of the table.
+  void read(std::int64_t row, std::int64_t n_features, T* inputs) const {
+    if (encoding != nullptr) {
+      encode_row(*encoding, x.row(row), inputs);
+    } else {
+      std::copy_n(x.row(row), n_features, inputs);
+    }
+  }
+};
+
+// Learning rate and gamma as functions of the step, counted from 0.
+struct Schedule {
+  double learning_rate;
+  double gamma, gamma_end;          // gamma moves geometrically between the two
+  double anneal_begin, anneal_end;  // while this part of all steps goes by
+  double warmup;                    // part of all steps in which the learning rate rises linearly
+  bool cosine;                      // then a half cosine down to 0; else constant
+  std::int64_t n_steps;             // all steps of the fit
+
+  double learning_rate_at(std::int64_t step) const;
+  double gamma_at(std::int64_t step) const;
+};
+
+enum class Updates : int {
+  dense = 0,      // Adam: every row in every step
+  lazy = 1,       // only rows that got a gradient; the others' moments stand still
+  automatic = 2,  // tree by tree and step by step: lazy where less than half of the splits got a gradient
+};
+
+struct AdamSettings {
+  Updates updates;
+  double beta1, beta2, epsilon;
+  double l1;             // on split weights, decoupled: a proximal step by learning rate * l1
+  double l2;             // on split weights, gradient l2 * w
+  double weight_decay;   // of leaf weights, decoupled
+  double average_decay;  // of the exponential average of all parameters; 0: none
+};
+
+// By what the inputs are normalised in training. Evaluation always uses the statistics of the whole training set.
+enum class Normalisation : int { none = 0, batch = 1, training_set = 2 };
+
+// A trained array and what the optimiser keeps of it. A second moment of infinity freezes an element: that is how a
+// split is kept from using a feature, at no cost in time.
+template <typename T>
+struct Parameter {
+  T* value;
+  T* first_moment;
+  T* second_moment;
+  T* average;    // decaying sum, not yet divided by its total weight; null without averaging
+  T* evaluated;  // what evaluation uses: the average, written at the end of each epoch; without averaging, `value`
+};
+
+template <typename T>
+struct Parameters {
+  Parameter<T> split_weight;  // [m, 2^d - 1, p]
+  Parameter<T> split_bias;    // [m, 2^d - 1], or all null
+  Parameter<T> leaf_weight;   // [m, 2^d, k]
+  Parameter<T> scale, shift;  // [p] each; null without normalisation
+  std::int64_t* split_step;   // [m, 2^d - 1]: the step up to which a row's average is written; null without averaging
+  std::int64_t* leaf_step;    // [m, 2^d]
+  const T* offset;            // [k], added to the output, not trained
+  const T* mean;              // [p], of the training set; null without normalisation
+  const T* variance;          // [p]
+};
+
+template <typename T>
+struct MemberSettings {
+  std::int64_t n_trees, n_features;
+  int depth;
+  Activation activation;
+  Normalisation normalisation;
+  double normalisation_epsilon;
+  std::int64_t batch_size;
+  std::uint64_t seed;
+  Schedule schedule;
+  AdamSettings adam;
+  Loss<T> loss;
+};
+
+// Asked after each step whether to go on. Thread-safe, but for `poll`, which is called about every 50 ms by whoever
+// asks: with a poll, only one thread may ask.
+class Control {
+ public:
+  explicit Control(double seconds_left, std::function<bool()> poll = {});
+  void stop() { stopped_.store(true, std::memory_order_relaxed); }
+  bool should_stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::atomic<bool> stopped_{false};
+  Clock::time_point deadline_, next_poll_;
+  std::function<bool()> poll_;
+};
+
+struct EpochOutcome {
+  enum class Status : int { completed = 0, stopped = 1, not_finite = 2 };
+  Status status = Status::completed;
+  std::int64_t steps_done = 0;          // in this epoch
+  double train_loss = 0;                // mean over the epoch's rows, as seen before each step
+  double validation_loss = 0;           // NaN without validation rows, or after a stop
+  double mean_reachable_leaves = 0;     // per tree, over a sample of training rows; NaN after a stop
+  double learning_rate = 0, gamma = 0;  // of the last step
+  double seconds = 0;
+};
+
+template <typename T>
+class Trainer {
+ public:
+  Trainer(MemberSettings<T> settings, const Parameters<T>& parameters, const Samples<T>& train,
+          const Samples<T>& validation);
+  ~Trainer();
+
+  // The order of rows depends on seed and `epoch` alone. May throw what a custom loss throws.
+  EpochOutcome run_epoch(std::int64_t epoch, Control& control, int n_threads);
+
+  // That of the last step done.
+  double gamma() const;
+
+  // Steps done in this fit (for the schedule), and in all fits (for Adam).
+  std::int64_t schedule_step = 0;
+  std::int64_t adam_step = 0;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// One epoch of each member, in parallel over members when there are threads for it. Rethrows the first member's
+// exception after all have stopped.
+template <typename T>
+std::vector<EpochOutcome> run_epoch(std::span<Trainer<T>* const> members, std::int64_t epoch, Control& control,
+                                    int n_threads);
+
+// Writes a permutation of 0, ..., n - 1 that depends on seed and epoch alone.
+void shuffled_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> order);
+
+// Mean and (population) variance of each column over the samples, in float64.
+template <typename T>
+void column_statistics(const Samples<T>& samples, std::int64_t n_features, double* mean, double* variance,
+                       int n_threads);
+
+}  // namespace softwood

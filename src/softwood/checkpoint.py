@@ -1,0 +1,162 @@
+"""Checkpoints of a fit: everything that training needs to go on, in one safetensors file.
+
+Comes in: the members between two epochs. Goes out: a file that is whole at any moment (written beside its place, then
+renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables; others
+are refused. Models are saved by `model`, not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softwood.member_state import MemberState
+from softwood.members import EpochRecord, Member
+from softwood.modelfile import write_whole
+
+if TYPE_CHECKING:
+    from softwood.training import TrainingConfig
+
+_FORMAT = "softwood checkpoint"
+_VERSION = 1
+
+
+def write_checkpoint(
+    path: str | os.PathLike[str],
+    config: TrainingConfig,
+    members: Sequence[Member],
+    states: Sequence[MemberState],
+    next_epoch: int,
+) -> None:
+    """Write the members' state so that a kill at any moment leaves the old or the new file whole."""
+    from safetensors.numpy import save
+
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    described = []
+    for i, state in enumerate(states):
+        arrays.update({f"{i}/{name}": array for name, array in state.arrays.items()})
+        if state.best is not None:
+            arrays.update({f"{i}/best/{name}": array for name, array in state.best.items()})
+        described.append(
+            {
+                "schedule_step": state.native.schedule_step,
+                "adam_step": state.native.adam_step,
+                "best_epoch": state.best_epoch,
+                "best_loss": float(state.best_loss),
+                "best_gamma": state.best_gamma,
+                "has_best": state.best is not None,
+                "stopped_by": state.stopped_by,
+                "history": [dataclasses.asdict(record) for record in state.history],
+            }
+        )
+    metadata = {
+        "version": _VERSION,
+        "next_epoch": next_epoch,
+        "run": _run_facts(config, members),
+        "members": described,
+        "checksum": _checksum(arrays),
+    }
+    write_whole(path, save(arrays, {"format": _FORMAT, "state": json.dumps(metadata)}))
+
+
+def read_checkpoint(
+    path: str | os.PathLike[str], config: TrainingConfig, members: Sequence[Member], states: Sequence[MemberState]
+) -> int:
+    """Put the members into the state that the file holds and return the epoch to go on with."""
+    arrays, metadata = _read(path)
+    _require_same_run(path, metadata["run"], _run_facts(config, members))
+    if metadata["checksum"] != _checksum(arrays):
+        raise ValueError(f"checkpoint {os.fspath(path)} is damaged (its checksum differs): remove it and start again.")
+    for i, (state, described) in enumerate(zip(states, metadata["members"], strict=True)):
+        for name, array in state.arrays.items():
+            np.copyto(array, arrays[f"{i}/{name}"])
+        if described["has_best"]:
+            prefix = f"{i}/best/"
+            state.best = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+        state.native.schedule_step = described["schedule_step"]
+        state.native.adam_step = described["adam_step"]
+        state.best_epoch = described["best_epoch"]
+        state.best_loss = described["best_loss"]
+        state.best_gamma = described["best_gamma"]
+        state.stopped_by = described["stopped_by"]
+        state.history = [EpochRecord(**record) for record in described["history"]]
+    return int(metadata["next_epoch"])
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        metadata = json.loads(about["state"]) if about.get("format") == _FORMAT else None
+    except (SafetensorError, json.JSONDecodeError, KeyError) as error:
+        raise ValueError(
+            f"checkpoint {os.fspath(path)} is damaged or not a checkpoint ({error}): remove it and start again."
+        ) from error
+    if metadata is None:
+        raise ValueError(
+            f"{os.fspath(path)} must be a checkpoint; it is another safetensors file: choose another path."
+        )
+    if metadata["version"] > _VERSION:
+        raise ValueError(
+            f"checkpoint {os.fspath(path)} is of format version {metadata['version']}, this softwood reads up to "
+            f"{_VERSION}: resume with the version that wrote it."
+        )
+    return arrays, metadata
+
+
+def _run_facts(config: TrainingConfig, members: Sequence[Member]) -> dict[str, Any]:
+    """What must not differ between a run and its continuation."""
+    facts = dataclasses.asdict(config)
+    loss = facts.pop("loss")
+    if callable(loss["name"]):
+        loss["name"] = getattr(loss["name"], "__qualname__", "callable")
+    facts.update({f"loss.{name}": value for name, value in loss.items()})
+    facts["seeds"] = [member.seed for member in members]
+    checksums: dict[int, int] = {}  # tables are often shared
+
+    def checksum_of(array: Any) -> int | None:
+        if array is None:
+            return None
+        if id(array) not in checksums:
+            checksums[id(array)] = zlib.crc32(np.ascontiguousarray(array).data)
+        return checksums[id(array)]
+
+    for kind in ("train", "validation"):
+        held = [getattr(member, kind) for member in members]
+        for name in ("x", "y", "sample_weight", "rows"):
+            facts[f"{kind} {name}"] = [
+                None if samples is None else checksum_of(getattr(samples, name)) for samples in held
+            ]
+        facts[f"{kind} encoding"] = [
+            None if samples is None or samples.encoding is None else _checksum(samples.encoding.arrays())
+            for samples in held
+        ]
+    return json.loads(json.dumps(facts))
+
+
+def _require_same_run(path: str | os.PathLike[str], then: dict[str, Any], now: dict[str, Any]) -> None:
+    for name in now:
+        if then.get(name) != now[name]:
+            data = name.startswith(("train ", "validation "))
+            what = f"other {name}" if data else f"{name}={then.get(name)!r}, this fit has {name}={now[name]!r}"
+            raise ValueError(
+                f"checkpoint {os.fspath(path)} must be of the same fit; it was made with {what}: "
+                "repeat that fit, or remove the file to start a new one."
+            )
+
+
+def _checksum(arrays: dict[str, npt.NDArray[Any]]) -> int:
+    total = 0
+    for name in sorted(arrays):
+        total = zlib.crc32(np.ascontiguousarray(arrays[name]).data, zlib.crc32(name.encode(), total))
+    return total

@@ -1,0 +1,249 @@
+"""Base matrix in, model inputs out: the numeric half of the preprocessing, in a form that any language can run.
+
+The base matrix is float32 [n, q], one column a quantity of the table (a number, a category's code, a target mean), with
+NaN where a number is missing. An `Encoding` is a flat list of features, each a scalar function of *one* base column:
+
+==========  ==================================================  ============================================
+kind        r(x)                                                used for
+==========  ==================================================  ============================================
+linear      x                                                   numbers, standardised
+soft_clip   z / sqrt(1 + (z / 3)^2), z = (x - start) * rate     numbers, robustly scaled and smoothly clipped
+ramp        (x - start) * rate, held within [0, 1]              one bin of a piecewise-linear encoding
+level       1 if x equals start, else 0                         one category, or one value of a small integer
+missing     1 if x is NaN, else 0                               missing-value indicator
+==========  ==================================================  ============================================
+
+The feature is (r(x) - mean) * scale, and 0 (its mean) where x is NaN, except for "missing", which is always defined.
+z and the feature are held within plus or minus a million, so that no value in float32's range becomes infinite.
+All arithmetic is float32. Features are fitted here and computed by the core, row by row where training reads a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softwood import _core
+from softwood.ops import get_num_threads
+
+FEATURE_KINDS = ("linear", "soft_clip", "ramp", "level", "missing")
+LINEAR, SOFT_CLIP, RAMP, LEVEL, MISSING = range(5)
+
+ENCODING_NAMES = ("standard", "piecewise")
+
+# Integer columns with this many distinct values are read as categories.
+MIN_INTEGER_LEVELS, MAX_INTEGER_LEVELS = 3, 10
+N_BINS = 8
+MAX_RAMPS = 256
+# The most that a flag is scaled by: one that is set in a row of ten thousand would be 100 standard deviations high.
+MAX_FLAG_SCALE = 10.0
+# Means, spreads and quantiles of longer tables are taken from this many rows.
+_SAMPLE_ROWS = 200_000
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """A fitted list of p features, sorted by kind. Each attribute is an array of shape [p].
+
+    Attributes
+    ----------
+    source : int32
+        Base column that the feature reads.
+    kind : uint8
+        Index into `FEATURE_KINDS`.
+    start, rate : float32
+        Parameters of r(x); 0 and 1 where the kind has none.
+    mean, scale : float32
+        Standardisation of r(x).
+
+    Examples
+    --------
+    >>> base = np.array([[1.0], [3.0], [np.nan]], dtype=np.float32)
+    >>> encodings = fit_encodings(base, ["number"])
+    >>> encodings["standard"].transform(base)
+    array([[-1.        , -0.70710677],
+           [ 1.        , -0.70710677],
+           [ 0.        ,  1.4142134 ]], dtype=float32)
+    """
+
+    source: NDArray[np.int32]
+    kind: NDArray[np.uint8]
+    start: NDArray[np.float32]
+    rate: NDArray[np.float32]
+    mean: NDArray[np.float32]
+    scale: NDArray[np.float32]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features p."""
+        return len(self.source)
+
+    def transform(self, base: NDArray[np.float32], *, n_threads: int | None = None) -> NDArray[np.float32]:
+        """Encode the base matrix [n, q] as model inputs [n, p], float32 and finite."""
+        result = np.empty((len(base), self.n_features), dtype=np.float32)
+        _core.encode(self.arrays(), base, result, n_threads or get_num_threads())
+        return result
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The fitted arrays by name, for a file."""
+        return {name: getattr(self, name) for name in ("source", "kind", "start", "rate", "mean", "scale")}
+
+
+def fit_encodings(
+    base: NDArray[np.float32],
+    roles: Sequence[str],
+    *,
+    names: Sequence[str] = ENCODING_NAMES,
+    rows: NDArray[np.integer] | None = None,
+    weight: NDArray[np.float64] | None = None,
+) -> dict[str, Encoding]:
+    """Fit the named encodings to the base matrix.
+
+    Parameters
+    ----------
+    base : ndarray [n, q]
+        The base matrix.
+    roles : sequence of str
+        "number", "code" (a category number, -1 for none of the known) or "none" (not encoded) for each base column.
+    names : sequence of {"standard", "piecewise"}
+        Which encodings to fit.
+    rows : ndarray of int, optional
+        Rows to fit to, in this order; all if None.
+    weight : ndarray [len(rows)], optional
+        Weights of these rows; 1 if None.
+    """
+    sources = [j for j, role in enumerate(roles) if role != "none"]
+    order = np.arange(len(base)) if rows is None else rows
+    weight = np.ones(len(order)) if weight is None else weight
+    n_wide = sum(roles[j] == "number" and _is_wide(base[order[:_SAMPLE_ROWS], j]) for j in sources)
+    n_bins = max(2, min(N_BINS, MAX_RAMPS // max(1, n_wide)))
+    features: dict[str, list[tuple[int, int, float, float, float, float]]] = {name: [] for name in names}
+    n_ramps = 0
+    for j in sources:
+        summary = _summarise(base[:, j], order, weight, roles[j])
+        for name in names:
+            room = name == "piecewise" and n_ramps + n_bins <= MAX_RAMPS
+            parts = summary.features(piecewise=name == "piecewise", n_bins=n_bins if room else 0)
+            n_ramps += sum(part[0] == RAMP for part in parts)
+            features[name] += [(j, *part) for part in parts]
+    return {name: _pack(found) for name, found in features.items()}
+
+
+def _pack(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
+    # Spreads that float32 cannot hold the reciprocal of say nothing.
+    largest = float(np.finfo(np.float32).max)
+    features = [f for f in features if all(abs(value) < largest for value in f[2:]) and f[3] > 0 and f[5] > 0]
+    # A table of constants has no feature; trees need one input, so it gets one that is always 0.
+    features = sorted(features or [(0, LINEAR, 0.0, 1.0, 0.0, 0.0)], key=lambda feature: feature[1])
+    columns = list(zip(*features, strict=True))
+    return Encoding(
+        np.array(columns[0], dtype=np.int32),
+        np.array(columns[1], dtype=np.uint8),
+        *(np.array(column, dtype=np.float32) for column in columns[2:]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Summary:
+    """What the features of one base column are computed from: the values that are there, sorted, and their weights."""
+
+    values: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    missing_share: float
+    levels: NDArray[np.float64] | None
+    edges: NDArray[np.float64]
+
+    def features(self, *, piecewise: bool, n_bins: int) -> list[tuple[int, float, float, float, float]]:
+        """(kind, start, rate, mean, scale) of each feature."""
+        found: list[tuple[int, float, float, float, float]] = []
+        if self.missing_share > 0:
+            share = self.missing_share
+            found.append((MISSING, 0.0, 1.0, share, min(MAX_FLAG_SCALE, _reciprocal(np.sqrt(share * (1 - share))))))
+        if len(self.edges) < 2:  # a constant says nothing
+            return found
+        if self.levels is not None:
+            flags = self.values == self.levels[:, None]
+            return found + self._standardised(LEVEL, self.levels, np.ones(len(flags)), flags, MAX_FLAG_SCALE)
+        if not piecewise or len(self.edges) == 2:
+            return found + self._standardised(LINEAR, np.zeros(1), np.ones(1), self.values[None])
+        median, rate = self._robust_scale()
+        z = (self.values - median) * rate
+        found += self._standardised(SOFT_CLIP, median, rate, (z / np.sqrt(1 + np.square(z / 3)))[None])
+        return found + self._ramps(n_bins) if n_bins else found
+
+    def _standardised(
+        self, kind: int, start: np.ndarray, rate: np.ndarray, r: np.ndarray, most: float = np.inf
+    ) -> list[tuple[int, float, float, float, float]]:
+        """Features r [f, n] with parameters `start` and `rate` [f], scaled to mean 0 and variance 1."""
+        share = self.weight / self.weight.sum()
+        mean = r @ share
+        deviation = np.sqrt(np.square(r - mean[:, None]) @ share)
+        scale = [min(most, _reciprocal(spread)) for spread in deviation.tolist()]
+        return list(zip([kind] * len(r), start.tolist(), rate.tolist(), mean.tolist(), scale, strict=True))
+
+    def _robust_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        low, median, high = _quantiles(self.values, self.weight, np.array([0.25, 0.5, 0.75]))
+        spread = high - low
+        if spread <= 0:  # more than half of the rows are equal
+            spread = (self.values[-1] - self.values[0]) / 2
+        return np.array([median]), np.array([_reciprocal(spread)])
+
+    def _ramps(self, n_bins: int) -> list[tuple[int, float, float, float, float]]:
+        knots = np.unique(_quantiles(self.values, self.weight, np.linspace(0, 1, n_bins + 1)))
+        if len(knots) < 3:  # one bin is the number itself
+            return []
+        starts, rates = knots[:-1], 1 / np.diff(knots)
+        r = np.clip((self.values - starts[:, None]) * rates[:, None], 0, 1)
+        return self._standardised(RAMP, starts, rates, r)
+
+
+def _summarise(
+    column: NDArray[np.float32], rows: NDArray[np.integer], weight: NDArray[np.float64], role: str
+) -> _Summary:
+    missing_share = 0.0
+    if np.isnan(column.sum()):
+        missing_share = float(weight @ np.isnan(column[rows]) / weight.sum())
+    values, weight = column[rows[:_SAMPLE_ROWS]].astype(np.float64), weight[:_SAMPLE_ROWS]
+    if missing_share:
+        present = ~np.isnan(values)
+        values, weight = values[present], weight[present]
+    order = np.argsort(values, kind="stable")
+    values, weight = values[order], weight[order]
+    first = np.flatnonzero(np.diff(values)) + 1
+    edges = values[np.concatenate([[0], first])] if len(values) else values
+    levels = None
+    if role == "code":
+        levels = edges[edges >= 0]
+        # Two levels that cover every row are one flag.
+        levels = levels[1:] if len(levels) == len(edges) == 2 else levels
+    elif _are_integer_levels(edges):
+        levels = edges
+    return _Summary(values, weight, missing_share, levels, edges)
+
+
+def _is_wide(x: NDArray[np.float32]) -> bool:
+    """Whether a column has so many values that it is cut into bins."""
+    for some in (x[:256], x):  # most columns show it in a few rows
+        distinct = np.unique(some)
+        distinct = distinct[~np.isnan(distinct)]
+        if len(distinct) > MAX_INTEGER_LEVELS:
+            return True
+    return len(distinct) > 2 and not _are_integer_levels(distinct)
+
+
+def _are_integer_levels(distinct: np.ndarray) -> bool:
+    return MIN_INTEGER_LEVELS <= len(distinct) <= MAX_INTEGER_LEVELS and bool(np.all(distinct == np.rint(distinct)))
+
+
+def _quantiles(values: np.ndarray, weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Quantiles of sorted values; linear between the middles of the rows' weights."""
+    middle = np.cumsum(weight) - weight / 2
+    return np.interp(shares * weight.sum(), middle, values)
+
+
+def _reciprocal(spread: float) -> float:
+    """1 / spread, or 0 for a spread so small that float32 cannot hold the result."""
+    return float(1 / spread) if spread > 1e-30 else 0.0

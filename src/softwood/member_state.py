@@ -1,0 +1,200 @@
+"""One ensemble in training: its arrays, its compiled trainer, and the best parameters so far.
+
+Comes in: a configuration and rows. Goes out: the state between two epochs, as arrays and a few numbers, which is what
+checkpoints hold. When to stop is left to `training`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softwood import _core
+from softwood.arguments import FloatArray, check_activation
+from softwood.members import EpochRecord, Member, Samples, StopReason, TrainedMember
+
+if TYPE_CHECKING:
+    from softwood.training import TrainingConfig
+
+_TRAINED = ("split_weight", "split_bias", "leaf_weight", "scale", "shift")
+_UPDATES = {"adam": 0, "lazy_adam": 1, "auto": 2}
+_NORMALISATION = {False: 0, True: 1, "fixed": 2}
+
+
+class MemberState:
+    """Arrays and counters of one member, and the compiled trainer that works on them in place."""
+
+    def __init__(self, config: TrainingConfig, member: Member, *, n_threads: int, accumulate: bool) -> None:
+        self.config = config
+        self.dtype = member.train.x.dtype
+        self.best_epoch = -1
+        self.best_loss = np.inf
+        self.best: dict[str, FloatArray] | None = None
+        self.best_gamma = config.gamma
+        self.history: list[EpochRecord] = []
+        self.stopped_by: StopReason | None = None
+
+        train = _native_samples(member.train, self.dtype)
+        n_targets = train["targets"].shape[1]
+        n_rows = len(member.train.x) if train["rows"] is None else len(train["rows"])
+        n_features = member.train.n_features
+        n_outputs = config.loss.outputs_for(n_targets)
+        self.n_steps = -(-n_rows // config.batch_size) * config.max_epochs
+        self.arrays = _initial_arrays(config, member, n_features, n_outputs)
+        if config.batch_norm:
+            self._set_statistics(member, train, n_rows, n_threads, accumulate)
+        settings = {
+            **_native_settings(config, self.n_steps),
+            **config.loss.native_settings(n_targets),
+            "n_features": n_features,
+            "seed": member.seed,
+        }
+        validation = None if member.validation is None else _native_samples(member.validation, self.dtype)
+        self.native: Any = _native_class(self.dtype)(
+            settings, self.arrays, train, validation, config.loss.native_callable()
+        )
+        if member.start is not None and member.start.optimizer_state is not None:
+            self.native.adam_step = int(member.start.optimizer_state["adam_step"])
+
+    def _set_statistics(
+        self, member: Member, train: dict[str, Any], n_rows: int, n_threads: int, accumulate: bool
+    ) -> None:
+        """Exact mean and variance of the training rows, merged with those of earlier rows if `accumulate`."""
+        p = member.train.n_features
+        mean, variance = np.empty(p), np.empty(p)
+        _native_class(self.dtype).column_statistics(train, mean, variance, n_threads)
+        before = member.start.trees.batch_norm if accumulate and member.start is not None else None
+        if before is not None:
+            share = n_rows / (n_rows + before.n_rows)
+            gap = mean - before.mean
+            variance = variance * share + before.variance * (1 - share) + gap * gap * share * (1 - share)
+            mean = before.mean + gap * share
+            n_rows += before.n_rows
+        self.n_rows_seen = n_rows
+        self.arrays["mean"] = mean.astype(self.dtype)
+        self.arrays["variance"] = variance.astype(self.dtype)
+
+    def current(self) -> dict[str, FloatArray]:
+        """Copies of the parameters that evaluation uses: the last ones, or their averages."""
+        names = [name for name in _TRAINED if name in self.arrays]
+        return {name: self.arrays.get(f"{name}.evaluated", self.arrays[name]).copy() for name in names}
+
+    def keep_best(self, epoch: int, loss: float) -> None:
+        """Remember the present parameters. The assignment comes last: an interrupt leaves the old or the new ones."""
+        best = self.current()
+        self.best, self.best_epoch, self.best_loss, self.best_gamma = best, epoch, loss, self.native.gamma
+
+    def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Copies of everything that a later fit needs to go on from the last step, parameters included."""
+        state: dict[str, npt.NDArray[Any]] = {name: array.copy() for name, array in self.arrays.items()}
+        state["adam_step"] = np.asarray(self.native.adam_step, dtype=np.int64)
+        return state
+
+
+def _native_class(dtype: npt.DTypeLike) -> Any:
+    return _core.MemberFloat32 if dtype == np.float32 else _core.MemberFloat64
+
+
+def _native_samples(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
+    """Targets as floats in two dimensions, weights of mean 1, rows as int64; the table itself is not copied."""
+    y = np.asarray(samples.y)
+    targets = np.ascontiguousarray(y.reshape(len(y), -1), dtype=dtype)
+    rows = None if samples.rows is None else np.ascontiguousarray(samples.rows, dtype=np.int64)
+    weight = None
+    if samples.sample_weight is not None:
+        weight = np.asarray(samples.sample_weight, dtype=np.float64)
+        weight = np.ascontiguousarray(weight / weight[slice(None) if rows is None else rows].mean(), dtype=dtype)
+    encoding = None if samples.encoding is None else samples.encoding.arrays()
+    return {"x": samples.x, "targets": targets, "weight": weight, "rows": rows, "encoding": encoding}
+
+
+def _native_settings(config: TrainingConfig, n_steps: int) -> dict[str, Any]:
+    return {
+        "n_trees": config.n_trees,
+        "depth": config.depth,
+        "activation": check_activation(config.activation),
+        "normalisation": _NORMALISATION[config.batch_norm],
+        "batch_norm_epsilon": config.batch_norm_epsilon,
+        "batch_size": config.batch_size,
+        "learning_rate": config.learning_rate,
+        "gamma": config.gamma,
+        "gamma_end": config.gamma if config.gamma_end is None else config.gamma_end,
+        "anneal_begin": config.gamma_window[0],
+        "anneal_end": config.gamma_window[1],
+        "warmup": config.warmup,
+        "cosine": config.schedule == "cosine",
+        "n_steps": n_steps,
+        "updates": _UPDATES[config.optimizer],
+        "beta1": config.betas[0],
+        "beta2": config.betas[1],
+        "epsilon": config.epsilon,
+        "l1": config.l1,
+        "l2": config.l2,
+        "weight_decay": config.weight_decay,
+        "average_decay": config.ema or 0.0,
+    }
+
+
+def _initial_arrays(config: TrainingConfig, member: Member, n_features: int, n_outputs: int) -> dict[str, Any]:
+    """Parameters, random or those of `member.start`, and the optimiser's arrays beside each of them."""
+    dtype = member.train.x.dtype
+    start = member.start
+    if start is not None and start.optimizer_state is not None:
+        return {name: array.copy() for name, array in start.optimizer_state.items() if name != "adam_step"}
+    if start is None:
+        arrays, mask = _random_parameters(config, member.seed, n_features, n_outputs, dtype)
+    else:
+        arrays, mask = _parameters_of(start, dtype), start.trees.feature_mask
+    offset = np.zeros(n_outputs) if member.offset is None else member.offset
+    for name in list(arrays):
+        arrays[f"{name}.first_moment"] = np.zeros_like(arrays[name])
+        arrays[f"{name}.second_moment"] = np.zeros_like(arrays[name])
+        if config.ema:
+            arrays[f"{name}.average"] = np.zeros_like(arrays[name])
+            arrays[f"{name}.evaluated"] = arrays[name].copy()
+    if mask is not None:
+        arrays["split_weight.second_moment"][~mask] = np.inf  # freezes them: see Parameter in the core
+    if config.ema:
+        arrays["split_step"] = np.zeros(arrays["split_weight"].shape[:2], np.int64)
+        arrays["leaf_step"] = np.zeros(arrays["leaf_weight"].shape[:2], np.int64)
+    arrays["offset"] = np.array(offset, dtype=dtype)
+    return arrays
+
+
+def _random_parameters(
+    config: TrainingConfig, seed: int, n_features: int, n_outputs: int, dtype: npt.DTypeLike
+) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
+    random = np.random.default_rng(seed)
+    n_splits = 2**config.depth - 1
+
+    def uniform(*shape: int) -> FloatArray:
+        return random.uniform(-config.init_scale, config.init_scale, shape).astype(dtype)
+
+    arrays: dict[str, Any] = {
+        "split_weight": uniform(config.n_trees, n_splits, n_features),
+        "leaf_weight": uniform(config.n_trees, n_splits + 1, n_outputs),
+    }
+    if config.bias:
+        arrays["split_bias"] = np.zeros((config.n_trees, n_splits), dtype)
+    if config.batch_norm:
+        arrays["scale"], arrays["shift"] = np.ones(n_features, dtype), np.zeros(n_features, dtype)
+    n_allowed = max(1, round(config.max_features * n_features))
+    if n_allowed == n_features:
+        return arrays, None
+    mask = np.zeros((config.n_trees, n_splits, n_features), dtype=bool)
+    for tree in range(config.n_trees):  # tree by tree, to keep the random numbers of only one in memory
+        keys = random.random((n_splits, n_features), dtype=np.float32)
+        allowed = np.argpartition(keys, n_allowed - 1, axis=1)[:, :n_allowed]
+        np.put_along_axis(mask[tree], allowed, True, axis=1)
+    arrays["split_weight"][~mask] = 0
+    return arrays, mask
+
+
+def _parameters_of(start: TrainedMember, dtype: npt.DTypeLike) -> dict[str, Any]:
+    trees = start.trees
+    arrays = {"split_weight": trees.split_weight, "split_bias": trees.split_bias, "leaf_weight": trees.leaf_weight}
+    if trees.batch_norm is not None:
+        arrays.update(scale=trees.batch_norm.scale, shift=trees.batch_norm.shift)
+    return {name: np.array(array, dtype=dtype, order="C") for name, array in arrays.items() if array is not None}

@@ -1,0 +1,216 @@
+"""What a fit takes and gives back, ensemble by ensemble: rows of tables in, trees and a history out.
+
+The classes here only hold arrays; `check_members` refuses what the trainer cannot take. Training is done by `training`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softwood.arguments import FloatArray
+from softwood.encoding import Encoding
+from softwood.losses import Loss
+
+_FINITE_BLOCK = 1 << 16
+
+StopReason = Literal["max_epochs", "patience", "time_limit", "interrupt", "callback"]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Rows of a table with their targets; several may share one table, which is never copied.
+
+    Parameters
+    ----------
+    x : ndarray [n, p], float32 or float64, C-contiguous, finite
+    y : ndarray [n] or [n, t]
+        Targets; class numbers 0 to n_classes - 1 for "cross_entropy".
+    sample_weight : ndarray [n], optional
+        Not negative. Scaled inside so that the mean over these rows is 1.
+    rows : ndarray of int, optional
+        Which rows of the table belong; all if None.
+    encoding : Encoding, optional
+        The trees then see the encoded rows of x, a base matrix in which NaN stands for a missing value. Rows are
+        encoded as they are needed, so that no encoded table is held in memory.
+    """
+
+    x: FloatArray
+    y: NDArray[Any]
+    sample_weight: NDArray[Any] | None = None
+    rows: NDArray[np.integer[Any]] | None = None
+    encoding: Encoding | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of inputs p that the trees see."""
+        return self.x.shape[1] if self.encoding is None else self.encoding.n_features
+
+
+@dataclass(frozen=True, eq=False)
+class BatchNorm:
+    """Normalisation before the trees: scale * (x - mean) / sqrt(variance + epsilon) + shift; arrays of shape [p]."""
+
+    mean: FloatArray
+    variance: FloatArray
+    scale: FloatArray
+    shift: FloatArray
+    epsilon: float
+    n_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """Parameters of one fitted ensemble. Raw scores are offset + sum of trees of the normalised x.
+
+    `split_weight` [m, 2^d - 1, p], `split_bias` [m, 2^d - 1] or None, `leaf_weight` [m, 2^d, k], `offset` [k] (not
+    trained), `feature_mask` bool [m, 2^d - 1, p] or None (which features a split may use; needed only to train on).
+    `gamma` is that of the epoch the parameters come from.
+    """
+
+    split_weight: FloatArray
+    split_bias: FloatArray | None
+    leaf_weight: FloatArray
+    offset: FloatArray
+    gamma: float
+    activation: str
+    batch_norm: BatchNorm | None = None
+    feature_mask: NDArray[np.bool_] | None = None
+
+    def folded(self) -> tuple[FloatArray, FloatArray | None, FloatArray]:
+        """Return (split_weight, split_bias, leaf_weight) with batch normalisation folded in, for raw inputs."""
+        w, b = self.split_weight, self.split_bias
+        if self.batch_norm is None:
+            return w, b, self.leaf_weight
+        norm = self.batch_norm
+        # In float64: mean / deviation may be large, and the product below then cancels.
+        factor = norm.scale.astype(np.float64) / np.sqrt(norm.variance.astype(np.float64) + norm.epsilon)
+        constant = norm.shift.astype(np.float64) - norm.mean * factor
+        bias = w @ constant if b is None else b + w @ constant
+        return (w * factor).astype(w.dtype), bias.astype(w.dtype), self.leaf_weight
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What one epoch of one member did; losses are weighted means, `validation_loss` is NaN without validation rows."""
+
+    epoch: int
+    train_loss: float
+    validation_loss: float
+    mean_reachable_leaves: float
+    learning_rate: float
+    gamma: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One ensemble to be trained.
+
+    Parameters
+    ----------
+    train : Samples
+    validation : Samples, optional
+        Decides the best epoch. Without it the last epoch is kept.
+    seed : int
+        Decides initial weights, feature masks and the order of rows.
+    offset : ndarray [k], optional
+        Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
+    start : TrainedMember, optional
+        Go on from these trees instead of random ones; moments of the optimiser too if it holds them.
+    """
+
+    train: Samples
+    validation: Samples | None = None
+    seed: int = 0
+    offset: FloatArray | None = None
+    start: TrainedMember | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedMember:
+    """Result of one member: its best trees, which epoch they are from (counted from 0), and the history.
+
+    `optimizer_state` (only with `keep_state=True`) lets a later call go on where this one stopped; see `Member.start`.
+    """
+
+    trees: Trees
+    best_epoch: int
+    best_loss: float
+    history: list[EpochRecord] = field(default_factory=list)
+    stopped_by: StopReason = "max_epochs"
+    optimizer_state: dict[str, NDArray[Any]] | None = None
+
+
+def check_members(loss: Loss, members: Sequence[Member]) -> None:
+    if not members:
+        raise ValueError("members must hold at least one member; got none.")
+    first = _check_samples(members[0].train, loss, "members[0].train")
+    for i, member in enumerate(members):
+        if not 0 <= member.seed < 2**64:
+            raise ValueError(f"seed must be an integer from 0 to 2^64 - 1; got {member.seed} in members[{i}].")
+        kinds = {"train": member.train, "validation": member.validation}
+        for kind, samples in kinds.items():
+            if samples is None:
+                continue
+            name = f"members[{i}].{kind}"
+            dtype, n_targets = _check_samples(samples, loss, name)
+            if (dtype, n_targets) != first:
+                raise ValueError(
+                    f"all tables must share dtype and number of targets; members[0].train has {first[0]} and "
+                    f"{first[1]}, {name} has {dtype} and {n_targets}."
+                )
+            if samples.n_features != member.train.n_features:
+                raise ValueError(
+                    f"{name}.x must have the {member.train.n_features} columns of the training table; "
+                    f"got {samples.n_features}."
+                )
+
+
+def _check_samples(samples: Samples, loss: Loss, name: str) -> tuple[np.dtype[Any], int]:
+    x, y = samples.x, np.asarray(samples.y)
+    if (
+        not isinstance(x, np.ndarray)
+        or x.ndim != 2
+        or x.dtype not in (np.float32, np.float64)
+        or not x.flags.c_contiguous
+    ):
+        raise ValueError(
+            f"{name}.x must be a C-contiguous float32 or float64 array [n, p]; "
+            f"got {getattr(x, 'dtype', type(x).__name__)} of shape {np.shape(x)}: use numpy.ascontiguousarray."
+        )
+    rows = slice(None) if samples.rows is None else np.asarray(samples.rows)
+    if len(x) == 0 or x.shape[1] == 0 or (samples.rows is not None and len(samples.rows) == 0):
+        raise ValueError(f"{name} must hold at least one row and one column; got x of shape {x.shape}.")
+    if isinstance(rows, np.ndarray) and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(x)):
+        raise ValueError(f"{name}.rows must be row numbers from 0 to {len(x) - 1}; got {rows.dtype} {rows[:3]}...")
+    if y.ndim not in (1, 2) or len(y) != len(x):
+        raise ValueError(f"{name}.y must have one row for each of the {len(x)} rows of x; got shape {y.shape}.")
+    if samples.encoding is None:  # which makes features finite
+        _check_finite(x, name)
+    targets = y.reshape(len(y), -1)[rows]
+    loss.check_targets(targets)
+    if samples.sample_weight is not None:
+        weight = np.asarray(samples.sample_weight)
+        if weight.shape != (len(x),) or not np.isfinite(weight).all() or (weight < 0).any() or not weight[rows].any():
+            raise ValueError(
+                f"{name}.sample_weight must be {len(x)} finite numbers >= 0, not all of them 0; "
+                f"got shape {weight.shape}."
+            )
+    return x.dtype, targets.shape[1]
+
+
+def _check_finite(x: FloatArray, name: str) -> None:
+    """Block by block: a mask of the whole table would be a quarter of its size."""
+    for begin in range(0, len(x), _FINITE_BLOCK):
+        finite = np.isfinite(x[begin : begin + _FINITE_BLOCK])
+        if not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            raise ValueError(
+                f"{name}.x must be finite; got {x[begin + row, column]} at row {begin + row}, column {column}: "
+                "impute or drop such values."
+            )

@@ -1,0 +1,391 @@
+"""A fitted model: preprocessing, ensembles and head. Rows in, predictions out; and to and from a file.
+
+The raw scores of a row are the mean over members of each member's offset plus the sum of its trees, so that a model is
+one additive ensemble; the head turns them into probabilities, means or quantiles. Training is left to
+`softwood.recipe`, the interface of scikit-learn to `softwood.estimators`, the file's bytes to `softwood.modelfile`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softwood import ops
+from softwood.encoding import ENCODING_NAMES, FEATURE_KINDS
+from softwood.importance import column_importances
+from softwood.losses import LOSS_NAMES, Loss
+from softwood.modelfile import ModelFileError, read_model_file, write_model_file
+from softwood.preprocess import CALENDAR_PARTS, Preprocessor
+from softwood.table import KINDS, read_table
+from softwood.training import BatchNorm, Trees
+
+TASKS = ("binary", "multiclass", "regression")
+# Rows that are encoded at once, so that prediction needs no encoded copy of a long table.
+_BLOCK_ROWS = 16_384
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """How raw scores become predictions.
+
+    Attributes
+    ----------
+    task : {"binary", "multiclass", "regression"}
+    loss : Loss
+        The loss that the scores were trained for; its `predictions` is the inverse link.
+    classes : ndarray, optional
+        Class labels in the order of the outputs (binary: the score is for the second).
+    target_mean, target_scale : ndarray [t], optional
+        Standardisation of the targets of a regression, undone in predictions; t targets.
+    """
+
+    task: str
+    loss: Loss
+    classes: np.ndarray | None = None
+    target_mean: NDArray[np.float64] | None = None
+    target_scale: NDArray[np.float64] | None = None
+
+    def predictions(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Class probabilities [n, classes], or predicted values [n] or [n, t], or quantiles [n, q] or [n, t, q]."""
+        values = np.asarray(self.loss.predictions(scores), dtype=np.float64)
+        if self.task == "binary":
+            return np.column_stack([1 - values[:, 0], values[:, 0]])
+        if self.task == "multiclass":
+            return values
+        assert self.target_mean is not None
+        assert self.target_scale is not None
+        values = values.reshape(len(values), len(self.target_mean), -1)
+        values = values * self.target_scale[:, None] + self.target_mean[:, None]
+        if self.loss.name == "quantile":  # quantiles learned one by one may cross
+            rank = np.argsort(np.argsort(self.loss.quantiles))
+            values = np.sort(values, axis=2)[:, :, rank]
+        return values.reshape([len(values), *(size for size in values.shape[1:] if size > 1)])
+
+
+@dataclass(frozen=True, eq=False)
+class ModelMember:
+    """One ensemble and the name of the encoding that it reads."""
+
+    encoding: str
+    trees: Trees
+
+
+@dataclass(eq=False)
+class Model:
+    """Everything that prediction needs.
+
+    Attributes
+    ----------
+    preprocessor : Preprocessor
+    members : list of ModelMember
+    head : Head
+    history : dict of str to list
+        One entry a member and epoch: "member", "epoch", "train_loss", ...; `pandas.DataFrame(history)` is a tidy table.
+    has_column_names : bool
+        Whether the training table named its columns.
+    estimator : dict
+        "class" and "params" of the estimator that made the model.
+    importance_rows : ndarray [n, q], optional
+        Some training rows of the base matrix, from which `importances` is computed when first asked for. Neither a
+        file nor a pickle holds them.
+    """
+
+    preprocessor: Preprocessor
+    members: list[ModelMember]
+    head: Head
+    history: dict[str, list[float]] = field(default_factory=dict)
+    has_column_names: bool = False
+    estimator: dict[str, Any] = field(default_factory=dict)
+    importance_rows: NDArray[np.float32] | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns of the tables that this model reads."""
+        return len(self.preprocessor.columns)
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the table's columns; x0, x1, ... where training had no names."""
+        return [column.name for column in self.preprocessor.columns]
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of raw scores k."""
+        return self.members[0].trees.leaf_weight.shape[2]
+
+    @cached_property
+    def folded(self) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
+        """(split_weight, split_bias, leaf_weight) of each member in float64, with batch normalisation folded in.
+
+        Prediction is done in float64: the order of the core's sums depends on the rows of a call, and a row's
+        prediction should not depend on the others by more than the last bits of a double.
+        """
+        double = [tuple(None if a is None else a.astype(np.float64) for a in m.trees.folded()) for m in self.members]
+        return cast(list[tuple[np.ndarray, "np.ndarray | None", np.ndarray]], double)
+
+    @cached_property
+    def importances(self) -> NDArray[np.float64]:
+        """Importance of each column of the table [n_columns], summing to 1; see `softwood.importance`."""
+        assert self.importance_rows is not None
+        found = column_importances(self, self.importance_rows)
+        self.importance_rows = None
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        _ = self.importances
+        return {key: value for key, value in self.__dict__.items() if key != "folded"}
+
+    def inputs(self, X: Any) -> dict[str, NDArray[np.float32]]:
+        """Encode a table for the trees: model inputs [n, p] by name of encoding."""
+        base = self.preprocessor.read(read_table(X, kinds=self.preprocessor.kinds))
+        return {name: encoding.transform(base) for name, encoding in self.preprocessor.encodings.items()}
+
+    def raw_scores(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
+        """Raw scores [n, k]: the mean over members of offset plus sum of trees."""
+        table = read_table(X, kinds=self.preprocessor.kinds)
+        scores = np.zeros((table.n_rows, self.n_outputs))
+        for first in range(0, table.n_rows, _BLOCK_ROWS):
+            block = table.rows(first, first + _BLOCK_ROWS)
+            scores[first : first + _BLOCK_ROWS] = self._block_scores(self.preprocessor.read(block), n_threads)
+        return scores
+
+    def predict(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
+        """Predictions of the head; see `Head.predictions`."""
+        return self.head.predictions(self.raw_scores(X, n_threads=n_threads))
+
+    def _block_scores(self, base: NDArray[np.float32], n_threads: int | None) -> NDArray[np.float64]:
+        encodings = self.preprocessor.encodings.items()
+        encoded = {name: encoding.transform(base).astype(np.float64) for name, encoding in encodings}
+        total = np.zeros((len(base), self.n_outputs))
+        for member, (split_weight, split_bias, leaf_weight) in zip(self.members, self.folded, strict=True):
+            trees = member.trees
+            total += ops.forward(
+                encoded[member.encoding],
+                split_weight,
+                leaf_weight,
+                split_bias=split_bias,
+                activation=trees.activation,
+                gamma=trees.gamma,
+                n_threads=n_threads,
+            )
+            total += trees.offset
+        return total / len(self.members)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file; a kill at any moment leaves the old file or the new one, whole."""
+        data, arrays = self.preprocessor.to_plain()
+        metadata = {
+            "preprocessor": data,
+            "head": _head_to_plain(self.head, arrays),
+            "members": [_member_to_plain(member, i, arrays) for i, member in enumerate(self.members)],
+            "history": self.history,
+            "has_column_names": self.has_column_names,
+            "estimator": self.estimator,
+        }
+        arrays["importances"] = self.importances
+        write_model_file(path, metadata, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Model:
+        """Read a model file. A `ModelFileError` says what is wrong with one that cannot be read."""
+        metadata, arrays = read_model_file(path)
+        try:
+            model = cls(
+                Preprocessor.from_plain(metadata["preprocessor"], arrays),
+                [_member_from_plain(data, i, arrays) for i, data in enumerate(metadata["members"])],
+                _head_from_plain(metadata["head"], arrays),
+                {str(key): list(values) for key, values in metadata["history"].items()},
+                bool(metadata["has_column_names"]),
+                dict(metadata["estimator"]),
+            )
+            model.importances = arrays["importances"]
+            _check(model)
+        except ModelFileError as error:
+            raise ModelFileError(f"{os.fspath(path)!r} is damaged: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            raise ModelFileError(
+                f"{os.fspath(path)!r} is damaged: its metadata and arrays do not describe a model "
+                f"({type(error).__name__}: {error}). Save the model again, or get a fresh copy of the file."
+            ) from error
+        return model
+
+
+# To and from plain data ---------------------------------------------------------------------------------------------
+
+
+def _head_to_plain(head: Head, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    loss = asdict(head.loss)
+    if callable(head.loss.name):
+        loss["name"] = None
+    data: dict[str, Any] = {"task": head.task, "loss": loss}
+    if head.classes is not None:
+        data["classes"] = {"dtype": head.classes.dtype.str, "values": head.classes.tolist()}
+    for name in ("target_mean", "target_scale"):
+        value = getattr(head, name)
+        if value is not None:
+            arrays[f"head.{name}"] = value
+    return data
+
+
+def _head_from_plain(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> Head:
+    fields = dict(data["loss"])
+    if fields["name"] is None:  # a function cannot be stored; prediction needs only its link, the identity
+        fields["name"] = _unknown_loss
+    elif fields["name"] not in LOSS_NAMES:
+        raise ModelFileError(f"unknown loss {fields['name']!r}.")
+    fields["quantiles"] = tuple(fields["quantiles"])
+    classes = None
+    if "classes" in data:
+        dtype = np.dtype(str(data["classes"]["dtype"]))
+        values = data["classes"]["values"]
+        if dtype.kind not in "biufUO" or any(not isinstance(v, (str, int, float, bool)) for v in values):
+            raise ModelFileError("class labels must be strings, numbers or booleans.")
+        if dtype.kind == "U" and dtype.itemsize > 4 * max(map(len, values), default=1):
+            raise ModelFileError(f"class labels of dtype {dtype.str} are shorter than that.")
+        classes = np.array(values, dtype=dtype)
+    mean, scale = arrays.get("head.target_mean"), arrays.get("head.target_scale")
+    return Head(str(data["task"]), Loss(**fields), classes, mean, scale)
+
+
+def _unknown_loss(*_: Any) -> Any:
+    raise ValueError("The loss of this model was a Python function, which its file does not hold; pass loss= again.")
+
+
+def _member_to_plain(member: ModelMember, i: int, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    trees = member.trees
+    prefix = f"members.{i}."
+    optional: dict[str, np.ndarray | None] = {"split_bias": trees.split_bias}
+    if trees.feature_mask is not None:
+        optional["feature_mask"] = np.packbits(trees.feature_mask, axis=2)
+    data = {"encoding": member.encoding, "gamma": float(trees.gamma), "activation": trees.activation}
+    if trees.batch_norm is not None:
+        norm = trees.batch_norm
+        data["batch_norm"] = {"epsilon": float(norm.epsilon), "n_rows": int(norm.n_rows)}
+        optional |= {f"batch_norm.{name}": getattr(norm, name) for name in ("mean", "variance", "scale", "shift")}
+    arrays[prefix + "split_weight"] = trees.split_weight
+    arrays[prefix + "leaf_weight"] = trees.leaf_weight
+    arrays[prefix + "offset"] = trees.offset
+    arrays |= {prefix + name: array for name, array in optional.items() if array is not None}
+    return data
+
+
+def _member_from_plain(data: dict[str, Any], i: int, arrays: dict[str, np.ndarray]) -> ModelMember:
+    get: Callable[[str], Any] = lambda name: arrays.get(f"members.{i}.{name}")  # noqa: E731
+    split_weight, mask, norm = get("split_weight"), get("feature_mask"), None
+    _require(split_weight.ndim == 3 and split_weight.size > 0, f"member {i} has no splits.")
+    if mask is not None:
+        packed = (*split_weight.shape[:2], -(-split_weight.shape[2] // 8))
+        _require(mask.shape == packed and mask.dtype == np.uint8, f"the feature mask of member {i} has a wrong shape.")
+        mask = np.unpackbits(mask, axis=2, count=split_weight.shape[2]).astype(bool)
+    if "batch_norm" in data:
+        parts = {name: get(f"batch_norm.{name}") for name in ("mean", "variance", "scale", "shift")}
+        epsilon, n_rows = float(data["batch_norm"]["epsilon"]), int(data["batch_norm"]["n_rows"])
+        norm = BatchNorm(**parts, epsilon=epsilon, n_rows=n_rows)
+    trees = Trees(
+        split_weight=split_weight,
+        split_bias=get("split_bias"),
+        leaf_weight=get("leaf_weight"),
+        offset=get("offset"),
+        gamma=float(data["gamma"]),
+        activation=str(data["activation"]),
+        batch_norm=norm,
+        feature_mask=mask,
+    )
+    return ModelMember(str(data["encoding"]), trees)
+
+
+# Checks of what a file says -----------------------------------------------------------------------------------------
+
+
+def _check(model: Model) -> None:
+    """Refuse a model whose parts do not fit together, so that no later step can read outside an array."""
+    _require(len(model.members) > 0, "it has no members.")
+    _check_preprocessor(model.preprocessor)
+    for i, member in enumerate(model.members):
+        _check_member(model, i, member)
+    head, k = model.head, model.n_outputs
+    _require(head.task in TASKS, f"unknown task {head.task!r}.")
+    if head.task == "regression":
+        sizes = {None if a is None else a.shape for a in (head.target_mean, head.target_scale)}
+        _require(len(sizes) == 1 and None not in sizes, "the standardisation of its targets is missing.")
+        assert head.target_mean is not None
+        _require(head.target_mean.ndim == 1 and head.target_mean.dtype == np.float64, "targets have a wrong shape.")
+        n_targets = len(head.target_mean)
+        _require(
+            n_targets > 0 and head.loss.outputs_for(n_targets) == k, f"it has {k} outputs for {n_targets} targets."
+        )
+    else:
+        classes = () if head.classes is None else head.classes
+        expected = 1 if head.task == "binary" else len(classes)
+        _require(k == expected and len(classes) >= 2, f"it has {k} outputs for {len(classes)} classes.")
+        _require(head.loss.outputs_for(1) == k, f"its loss has {head.loss.outputs_for(1)} outputs, its trees {k}.")
+    _require(model.importances.shape == (model.n_columns,), "importances have a wrong shape.")
+
+
+def _check_preprocessor(preprocessor: Preprocessor) -> None:
+    for j, means in preprocessor.target_means.items():
+        shape = (len(preprocessor.columns[j].levels or ()) + 1, preprocessor.n_target_columns)
+        _require(means.shape == shape and means.dtype == np.float32, "target means have a wrong shape.")
+        _require(bool(np.isfinite(means).all()), "target means are not finite.")
+    for column in preprocessor.columns:
+        _require(column.kind in KINDS, f"unknown kind of column {column.kind!r}.")
+        _require((column.levels is not None) == (column.kind == "category"), "a category has no levels.")
+        _require(all(level is None or isinstance(level, str) for level in column.levels or ()), "a level is no string.")
+        _require(set(column.calendar) <= set(CALENDAR_PARTS), "unknown part of the calendar.")
+        _require(bool(np.isfinite([column.offset, column.unit]).all()) and column.unit > 0, "a unit is not positive.")
+    n_base = len(preprocessor.base_columns())
+    for name, encoding in preprocessor.encodings.items():
+        _require(name in ENCODING_NAMES, f"unknown encoding {name!r}.")
+        arrays = encoding.arrays()
+        _require(
+            all(a.shape == (encoding.n_features,) for a in arrays.values()), "an encoding's arrays differ in length."
+        )
+        types = [a.dtype for a in arrays.values()]
+        _require(types == [np.int32, np.uint8] + [np.float32] * 4, "an encoding's arrays have a wrong type.")
+        _require(encoding.n_features > 0, "an encoding has no features.")
+        inside = encoding.source.min() >= 0 and encoding.source.max() < n_base
+        _require(bool(inside), "an encoding reads a column that does not exist.")
+        _require(int(encoding.kind.max()) < len(FEATURE_KINDS), "an encoding has an unknown kind of feature.")
+        _require(bool(np.all(np.diff(encoding.kind.astype(int)) >= 0)), "an encoding's features are out of order.")
+        _require(all(np.isfinite(a).all() for a in arrays.values()), "an encoding holds numbers that are not finite.")
+
+
+def _check_member(model: Model, i: int, member: ModelMember) -> None:
+    trees = member.trees
+    _require(member.encoding in model.preprocessor.encodings, f"member {i} names an encoding that is not there.")
+    p = model.preprocessor.encodings[member.encoding].n_features
+    m, n_leaves, k = trees.leaf_weight.shape
+    depth = n_leaves.bit_length() - 1
+    _require(m > 0 and k > 0 and 1 <= depth <= 20 and n_leaves == 1 << depth, f"member {i} has no perfect trees.")
+    shapes: dict[str, tuple[int, ...]] = {
+        "split_weight": (m, n_leaves - 1, p),
+        "split_bias": (m, n_leaves - 1),
+        "leaf_weight": (m, n_leaves, model.n_outputs),
+        "offset": (model.n_outputs,),
+        "feature_mask": (m, n_leaves - 1, p),
+    }
+    for name, shape in shapes.items():
+        array = getattr(trees, name)
+        if array is None and name in ("split_bias", "feature_mask"):
+            continue
+        _require(array.shape == shape, f"{name} of member {i} has shape {array.shape}, not {shape}.")
+        _require(bool(np.isfinite(array).all()), f"{name} of member {i} holds numbers that are not finite.")
+    if trees.batch_norm is not None:
+        for name in ("mean", "variance", "scale", "shift"):
+            array = getattr(trees.batch_norm, name)
+            _require(array is not None and array.shape == (p,), f"batch norm of member {i} has a wrong shape.")
+    dtypes = {a.dtype for a in (trees.split_weight, trees.leaf_weight, trees.split_bias) if a is not None}
+    _require(dtypes <= {np.dtype(np.float32)} or dtypes <= {np.dtype(np.float64)}, f"member {i} has a wrong type.")
+    _require(trees.activation in ("smooth_step", "smoother_step", "logistic"), f"member {i} has an unknown activation.")
+    _require(np.isfinite(trees.gamma) and trees.gamma > 0, f"gamma of member {i} must be positive.")
+
+
+def _require(condition: bool, complaint: str) -> None:
+    if not condition:
+        raise ModelFileError(complaint)

@@ -1,0 +1,340 @@
+"""Typed columns in, model inputs out: everything learned about a table before the trees see it.
+
+A `Preprocessor` works in two steps. `read` turns a table into the float32 base matrix: numbers as they are (NaN where
+missing), dates as seconds and calendar parts, categories as codes, categories with many levels also as means of the
+target. The encodings of `softwood.encoding` then make model inputs of it. Both steps are plain data (JSON and arrays).
+
+A category that training did not see, or saw only once in a column of many levels, belongs to no level: all its flags
+are 0, and its target mean is that of the rare levels in training, or else of the whole table. A missing category is a
+level of its own if training saw one, and otherwise like an unseen one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from sklearn.preprocessing import TargetEncoder
+
+from softwood.encoding import ENCODING_NAMES, Encoding, fit_encodings
+from softwood.table import Table, require_finite
+
+# Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
+MAX_ONE_HOT_LEVELS = 10
+CALENDAR_PARTS = ("month", "weekday", "hour")
+_N_FOLDS = 5
+_BLOCK_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column of the table enters the base matrix.
+
+    Attributes
+    ----------
+    name, kind : str
+        As in the table; see `softwood.table.KINDS`.
+    offset, unit : float
+        A number x becomes (x - offset) / unit in float64 before it is rounded to float32, so that large values close to
+        each other (dates, say) stay apart. Mostly 0 and 1.
+    calendar : tuple of str
+        Calendar parts of a date that vary in training: further base columns.
+    levels : tuple of str or None, optional
+        Known categories in the order of their codes; None among them stands for a missing one.
+    """
+
+    name: str
+    kind: str
+    offset: float = 0.0
+    unit: float = 1.0
+    calendar: tuple[str, ...] = ()
+    levels: tuple[str | None, ...] | None = None
+
+    @property
+    def has_many_levels(self) -> bool:
+        """Whether this category is encoded by target means."""
+        return self.levels is not None and len(self.levels) > MAX_ONE_HOT_LEVELS
+
+
+@dataclass
+class Preprocessor:
+    """Fitted encoding of a table; see the module's description. Made by `learn_columns`.
+
+    Attributes
+    ----------
+    columns : list of Column
+        One for each column of the table.
+    n_target_columns : int
+        Base columns of target means for each category with many levels.
+    target_means : dict of int to ndarray [levels + 1, n_target_columns]
+        By column number; the last row serves categories that belong to no level.
+    encodings : dict of str to Encoding
+        Fitted encodings by name.
+    """
+
+    columns: list[Column]
+    n_target_columns: int = 1
+    target_means: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    encodings: dict[str, Encoding] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kind of each column."""
+        return tuple(column.kind for column in self.columns)
+
+    def base_columns(self) -> list[tuple[int, str]]:
+        """(column of the table, part) for each base column; target means stand last."""
+        found = []
+        for j, column in enumerate(self.columns):
+            found.append((j, "code" if column.levels is not None else "value"))
+            found += [(j, part) for part in column.calendar]
+        many = [j for j, column in enumerate(self.columns) if column.has_many_levels]
+        return found + [(j, f"target {t}") for j in many for t in range(self.n_target_columns)]
+
+    def read(self, table: Table) -> NDArray[np.float32]:
+        """Return the base matrix [n_rows, q]; it shares memory with the table where that already is one."""
+        if self._is_plain() and isinstance(table.matrix, np.ndarray) and table.matrix.dtype == np.float32:
+            base = np.ascontiguousarray(table.matrix)
+            for j, column in enumerate(self.columns):
+                require_finite(base[:, j], column.name)
+            return base
+        base = np.empty((table.n_rows, len(self.base_columns())), dtype=np.float32)
+        if scipy.sparse.issparse(table.matrix):  # a column of a sparse matrix is slow to get, a block of rows is not
+            for first in range(0, table.n_rows, _BLOCK_ROWS):
+                rows = table.rows(first, first + _BLOCK_ROWS)
+                dense = Table(rows.names, rows.kinds, rows.n_rows, matrix=rows.matrix.toarray())
+                self._read_columns(dense, base[first : first + _BLOCK_ROWS])
+        else:
+            self._read_columns(table, base)
+        return base
+
+    def _is_plain(self) -> bool:
+        return all(c.levels is None and not c.calendar and c.offset == 0 and c.unit == 1 for c in self.columns)
+
+    def _read_columns(self, table: Table, base: NDArray[np.float32]) -> None:
+        largest = np.finfo(np.float32).max
+        codes = {}
+        for b, (j, part) in enumerate(self.base_columns()):
+            column = self.columns[j]
+            if part == "code":
+                codes[j] = _codes(table.labels(j), column)
+                base[:, b] = codes[j]
+            elif part == "value":
+                values = table.numbers(j)
+                require_finite(values, column.name)
+                with np.errstate(over="ignore"):
+                    base[:, b] = np.clip((values - column.offset) / column.unit, -largest, largest)
+            elif part in CALENDAR_PARTS:
+                base[:, b] = _calendar_part(values, part)
+            elif j in self.target_means:
+                base[:, b] = self.target_means[j][codes[j], int(part.removeprefix("target "))]
+            else:  # not learned yet
+                base[:, b] = 0
+
+    def learn_targets(self, base: NDArray[np.float32], y: np.ndarray, rows: NDArray[np.integer]) -> None:
+        """Fit target means of categories with many levels, and write the cross-fitted ones into `base`.
+
+        Parameters
+        ----------
+        base : ndarray [n, q]
+            Base matrix of the training table; its columns of target means are filled in the given rows.
+        y : ndarray [n, n_target_columns]
+            Targets; for a classification, 1 for the row's class and 0 elsewhere.
+        rows : ndarray of int
+            Training rows, in an order that has nothing to do with y: every fifth makes a fold of the cross-fitting.
+        """
+        sources = self.base_columns()
+        many = [j for j, column in enumerate(self.columns) if column.has_many_levels]
+        if not many:
+            return
+        codes = base[:, [sources.index((j, "code")) for j in many]][rows].astype(np.int64)
+        for j in many:
+            shape = (len(self.columns[j].levels or ()) + 1, self.n_target_columns)
+            self.target_means[j] = np.empty(shape, dtype=np.float32)
+        for t in range(self.n_target_columns):
+            means, crossed = _fit_target_means(codes, y[rows, t], [len(self.target_means[j]) for j in many])
+            for i, j in enumerate(many):
+                self.target_means[j][:, t] = means[i]
+                base[rows, sources.index((j, f"target {t}"))] = crossed[:, i]
+
+    def learn_encodings(
+        self,
+        base: NDArray[np.float32],
+        *,
+        names: tuple[str, ...] = ENCODING_NAMES,
+        rows: NDArray[np.integer] | None = None,
+        weight: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Fit the named encodings to rows of the base matrix; see `softwood.encoding.fit_encodings`."""
+        self.encodings = fit_encodings(base, self.roles(), names=names, rows=rows, weight=weight)
+
+    def roles(self) -> list[str]:
+        """Role of each base column, as `softwood.encoding.fit_encodings` wants it."""
+        return [
+            "number" if part != "code" else "none" if self.columns[j].has_many_levels else "code"
+            for j, part in self.base_columns()
+        ]
+
+    def to_plain(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """All that was learned, as JSON data and arrays by name."""
+        data = {"columns": [asdict(column) for column in self.columns], "n_target_columns": self.n_target_columns}
+        data["encodings"] = list(self.encodings)
+        arrays = {f"target_means.{j}": means for j, means in self.target_means.items()}
+        for name, encoding in self.encodings.items():
+            arrays |= {f"encoding.{name}.{key}": array for key, array in encoding.arrays().items()}
+        return data, arrays
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], arrays: dict[str, np.ndarray]) -> Preprocessor:
+        """Inverse of `to_plain`; arrays may hold others, too."""
+        columns = [
+            Column(
+                str(d["name"]),
+                str(d["kind"]),
+                float(d["offset"]),
+                float(d["unit"]),
+                tuple(d["calendar"]),
+                None if d["levels"] is None else tuple(d["levels"]),
+            )
+            for d in data["columns"]
+        ]
+        means = {j: arrays[f"target_means.{j}"] for j, column in enumerate(columns) if column.has_many_levels}
+        keys = ("source", "kind", "start", "rate", "mean", "scale")
+        encodings = {name: Encoding(*(arrays[f"encoding.{name}.{k}"] for k in keys)) for name in data["encodings"]}
+        return cls(columns, int(data["n_target_columns"]), means, encodings)
+
+
+def learn_columns(table: Table, *, n_target_columns: int = 1) -> Preprocessor:
+    """Learn ranges and categories of a table's columns; target means and encodings are learned later.
+
+    Examples
+    --------
+    >>> from softwood.table import read_table
+    >>> preprocessor = learn_columns(read_table([[1, "red"], [2, "blue"], [3, None]]))
+    >>> preprocessor.columns[1].levels
+    ('blue', 'red', None)
+    >>> preprocessor.read(read_table([[9, "green"], [None, "red"]]))
+    array([[ 9., -1.],
+           [nan,  1.]], dtype=float32)
+    """
+    return Preprocessor([_learn_column(table, j) for j in range(table.n_columns)], n_target_columns)
+
+
+def _learn_column(table: Table, j: int) -> Column:
+    name, kind = table.name(j), table.kinds[j]
+    if kind == "category":
+        return Column(name, kind, levels=_learn_levels(table.labels(j), name))
+    if isinstance(table.matrix, np.ndarray) and table.matrix.dtype in (np.float32, np.int8, np.uint8, np.bool_):
+        return Column(name, kind)
+    if scipy.sparse.issparse(table.matrix):
+        return Column(name, kind)
+    values = table.numbers(j)
+    require_finite(values, name)
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return Column(name, kind)
+    low, high = float(values.min()), float(values.max())
+    span = high - low
+    offset = (low + high) / 2 if 0 < span < max(abs(low), abs(high)) / 1000 else 0.0
+    largest = max(abs(low - offset), abs(high - offset))
+    unit = largest if largest > 1e30 or 0 < largest < 1e-30 else 1.0
+    calendar: tuple[str, ...] = ()
+    if kind == "datetime":
+        calendar = tuple(part for part in CALENDAR_PARTS if np.ptp(_calendar_part(values, part)) > 0)
+    return Column(name, kind, offset, unit, calendar)
+
+
+def _learn_levels(labels: np.ndarray, name: str) -> tuple[str | None, ...]:
+    counts = Counter(labels.tolist())
+    if len(counts) > MAX_ONE_HOT_LEVELS:
+        repeated = {level: count for level, count in counts.items() if count > 1}
+        if not repeated:
+            warnings.warn(
+                f"Column {name!r} has {len(counts)} categories, each in one row only: nothing can be learned from it. "
+                "Drop it, or convert it to numbers or dates if that is what it holds.",
+                stacklevel=2,
+            )
+        counts = Counter(repeated)
+    return tuple(sorted(counts, key=lambda level: (level is None, level or "")))
+
+
+def _codes(labels: np.ndarray, column: Column) -> NDArray[np.int64]:
+    code_of = {level: code for code, level in enumerate(column.levels or ())}
+    return np.fromiter((code_of.get(label, -1) for label in labels.tolist()), dtype=np.int64, count=len(labels))
+
+
+def _calendar_part(seconds: np.ndarray, part: str) -> np.ndarray:
+    """Month (1 to 12), weekday (0 is Monday) or hour (0 to 23) in UTC; NaN where the date is missing."""
+    whole = np.where(np.isnan(seconds), 0, seconds).astype("datetime64[s]")
+    days = whole.astype("datetime64[D]").astype(np.int64)
+    if part == "month":
+        value = whole.astype("datetime64[M]").astype(np.int64) % 12 + 1
+    elif part == "weekday":
+        value = (days + 3) % 7  # 1 January 1970 was a Thursday
+    else:
+        value = (whole.astype(np.int64) - days * 86_400) // 3600
+    return np.where(np.isnan(seconds), np.nan, value.astype(np.float64))
+
+
+def _fit_target_means(codes: NDArray[np.int64], y: np.ndarray, sizes: list[int]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Means by level of each column of `codes` [n, c], and means [n, c] that leave out the row's own fold."""
+    encoder = TargetEncoder(target_type="continuous").fit(codes, y)
+    means = []
+    for size, levels, encoding in zip(sizes, encoder.categories_, encoder.encodings_, strict=True):
+        filled = np.full(size, encoder.target_mean_)
+        filled[levels] = encoding  # the code -1 of rare levels is the last entry
+        means.append(filled)
+    crossed = encoder.transform(codes)
+    fold = np.arange(len(y)) % _N_FOLDS
+    for i in range(_N_FOLDS if len(y) >= 2 * _N_FOLDS else 0):
+        rest = TargetEncoder(target_type="continuous").fit(codes[fold != i], y[fold != i])
+        crossed[fold == i] = rest.transform(codes[fold == i])
+    return means, crossed
+
+
+def merge_rows(
+    base: NDArray[np.float32], y: np.ndarray, weight: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Row numbers in an order that depends on their contents only, each distinct row once, and their summed weights.
+
+    A row is its base columns and its target. Training on the result makes a weight of 2 the same as the row twice, a
+    weight of 0 the same as its absence, and the order of a table's rows irrelevant; and no copy of a held-out row is
+    left among the training rows.
+
+    Examples
+    --------
+    >>> base = np.array([[1.0], [2.0], [1.0]], dtype=np.float32)
+    >>> rows, weight = merge_rows(base, np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.0, 2.0]))
+    >>> sorted(zip(rows.tolist(), weight.tolist()))
+    [(0, 3.0), (1, 1.0)]
+    """
+    kept = np.flatnonzero(weight > 0)
+    targets = y.reshape(len(y), -1)
+    key = np.zeros(len(kept), dtype=np.uint64)
+    for values in (*base.T, *targets.T):
+        key = _mix(key, values[kept])
+    order = np.argsort(key, kind="stable")
+    rows, key = kept[order], key[order]
+    is_copy = np.zeros(len(rows), dtype=bool)
+    is_copy[1:] = key[1:] == key[:-1]
+    candidates = np.flatnonzero(is_copy)
+    for some in np.array_split(candidates, 1 + len(candidates) // _BLOCK_ROWS):
+        # Equal keys of unequal rows are possible, if hardly.
+        a, b = rows[some], rows[some - 1]
+        same = (base[a] == base[b]) | (np.isnan(base[a]) & np.isnan(base[b]))
+        is_copy[some] = same.all(axis=1) & (targets[a] == targets[b]).all(axis=1)
+    first = np.flatnonzero(~is_copy)
+    return rows[first], np.add.reduceat(weight[rows], first) if len(first) else weight[:0]
+
+
+def _mix(key: NDArray[np.uint64], values: np.ndarray) -> NDArray[np.uint64]:
+    """Take one more column into 64-bit keys of rows; equal values (and all NaN) count as equal."""
+    numbers = values.astype(np.float64) + 0.0  # -0.0 becomes 0.0
+    numbers[np.isnan(numbers)] = np.nan
+    key = (key ^ numbers.view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+    return (key ^ (key >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,0 +1,156 @@
+"""Labels or numbers in, a checked learning problem out: coded targets, weights, loss, and the head that decodes.
+
+Tables are left to `softwood.table`, training to `softwood.recipe`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import assert_all_finite, check_array, column_or_1d, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight
+
+from softwood.losses import Loss
+from softwood.model import Head
+
+# Losses that mean the same when targets are shifted and scaled; theirs are standardised for training.
+SCALED_LOSSES = ("squared_error", "absolute_error", "huber", "quantile")
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is to be learned: targets, weights, and the loss.
+
+    Attributes
+    ----------
+    y : ndarray [n] or [n, t]
+        Class numbers, or the targets of a regression as they were given.
+    weight : ndarray [n]
+        Sample weights, not negative, not all 0.
+    task : {"binary", "multiclass", "regression"}
+    loss : Loss
+    classes : ndarray, optional
+        Class labels.
+    """
+
+    y: np.ndarray
+    weight: NDArray[np.float64]
+    task: str
+    loss: Loss
+    classes: np.ndarray | None = None
+
+    @property
+    def n_target_columns(self) -> int:
+        """How many target means a category with many levels has: one a target, or one a class if there are several."""
+        if self.task == "multiclass":
+            assert self.classes is not None
+            return len(self.classes)
+        return 1 if self.y.ndim == 1 else self.y.shape[1]
+
+    def target_columns(self) -> NDArray[np.float64]:
+        """The targets that categories are encoded by [n, n_target_columns]."""
+        if self.task == "multiclass":
+            return (self.y[:, None] == np.arange(self.n_target_columns)).astype(np.float64)
+        return self.y.reshape(len(self.y), -1).astype(np.float64)
+
+    def take(self, rows: np.ndarray) -> Problem:
+        """The problem with some of the rows only."""
+        return replace(self, y=self.y[rows], weight=self.weight[rows])
+
+    def fit_head(self, rows: NDArray[np.int64], weight: NDArray[np.float64]) -> Head:
+        """Head for this problem, with mean and spread of the targets over the given rows where the loss allows it."""
+        if self.task != "regression":
+            return Head(self.task, self.loss, self.classes)
+        y = self.y[rows].reshape(len(rows), -1)
+        mean, scale = np.zeros(y.shape[1]), np.ones(y.shape[1])
+        if self.loss.name in SCALED_LOSSES:
+            mean = np.average(y, axis=0, weights=weight)
+            spread = np.sqrt(np.average(np.square(y - mean), axis=0, weights=weight))
+            scale = np.where(spread > 1e-12 * np.abs(mean).clip(1e-30), spread, 1.0)
+        return Head(self.task, self.loss, None, mean, scale)
+
+    def scaled_y(self, head: Head) -> np.ndarray:
+        """The targets as the trainer sees them."""
+        if head.target_mean is None or head.target_scale is None:
+            return self.y
+        mean, scale = (
+            (head.target_mean, head.target_scale) if self.y.ndim == 2 else (head.target_mean[0], head.target_scale[0])
+        )
+        return (self.y - mean) / scale
+
+
+def classification_problem(
+    y: Any,
+    n_rows: int,
+    sample_weight: Any = None,
+    *,
+    class_weight: Any = None,
+    loss: Any = "auto",
+    classes: np.ndarray | None = None,
+) -> Problem:
+    """Check labels and weights. `classes` are those of an earlier fit, if there was one; y may then lack some."""
+    if y is None:
+        raise ValueError("A classifier requires y to be passed, but the target y is None.")
+    y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "f":
+        assert_all_finite(y, input_name="y")
+    check_classification_targets(y)
+    weight = _check_weight(sample_weight, y, n_rows)
+    seen = np.unique(y[weight > 0])
+    if classes is None:
+        classes = seen
+        if len(classes) < 2:
+            raise ValueError(
+                f"A classifier needs rows of at least two classes; got one class, {classes.tolist()}. "
+                "Check that y is the right column, and that no class lost all its rows to a filter or to zero weights."
+            )
+    elif not np.isin(seen, classes).all():
+        raise ValueError(
+            f"y must hold classes that were known at the first fit, {list(classes)}; "
+            f"got {seen[~np.isin(seen, classes)].tolist()}. Name all classes at the first call, or fit afresh."
+        )
+    codes = np.searchsorted(classes, y)
+    codes[weight == 0] = np.minimum(codes[weight == 0], len(classes) - 1)
+    if class_weight is not None:
+        weight = weight * compute_sample_weight(class_weight, y)
+    is_binary = len(classes) == 2
+    name = "binary_cross_entropy" if is_binary else "cross_entropy"
+    if isinstance(loss, Loss):
+        loss = replace(loss, name=name, n_classes=None if is_binary else len(classes))
+    elif loss in ("auto", "cross_entropy", "binary_cross_entropy"):
+        loss = Loss(name, n_classes=None if is_binary else len(classes))
+    else:
+        raise ValueError(f"loss of a classifier must be 'auto', 'cross_entropy' or a cross-entropy Loss; got {loss!r}.")
+    return Problem(codes, weight, "binary" if is_binary else "multiclass", loss, classes)
+
+
+def regression_problem(y: Any, n_rows: int, sample_weight: Any = None, *, loss: Any = "auto") -> Problem:
+    """Check targets [n] or [n, t] and weights."""
+    if y is None:
+        raise ValueError("A regressor requires y to be passed, but the target y is None.")
+    y = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = column_or_1d(y, warn=True)
+    weight = _check_weight(sample_weight, y, n_rows)
+    if not isinstance(loss, Loss):
+        loss = Loss("squared_error" if isinstance(loss, str) and loss == "auto" else loss)
+    if loss.name in ("cross_entropy", "binary_cross_entropy"):
+        raise ValueError(f"{loss.name} is a loss of classifiers; use TreeEnsembleClassifier, or another loss.")
+    return Problem(y, weight, "regression", loss)
+
+
+def _check_weight(sample_weight: Any, y: np.ndarray, n_rows: int) -> NDArray[np.float64]:
+    if len(y) != n_rows:
+        raise ValueError(
+            f"X and y must have the same number of rows (inconsistent numbers of samples); got {n_rows} and {len(y)}."
+        )
+    weight = _check_sample_weight(sample_weight, y, dtype=np.float64)
+    if (weight < 0).any():
+        raise ValueError("Negative values in data passed to `sample_weight`; weights must be 0 or more.")
+    if not weight.any():
+        raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+    return weight

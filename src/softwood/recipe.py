@@ -1,0 +1,268 @@
+"""A table and its targets in, a fitted model out: how the estimators train.
+
+Each member holds out another fold for the choice of its best epoch, members alternate between two encodings, and their
+raw scores are averaged. Checks of labels and the interface of scikit-learn are left to `softwood.estimators`, the loop
+over epochs to `softwood.training`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softwood.importance import N_ROWS as N_IMPORTANCE_ROWS
+from softwood.model import Head, Model, ModelMember
+from softwood.preprocess import Preprocessor, learn_columns, merge_rows
+from softwood.problem import Problem
+from softwood.progress import Progress
+from softwood.table import Table
+from softwood.training import EpochRecord, Member, Samples, TrainedMember, TrainingConfig, fit_members
+
+# Penalties where the caller names none; regression wants weaker ones.
+L1 = {"classification": 0.0, "regression": 0.0}
+WEIGHT_DECAY = {"classification": 0.0, "regression": 0.0}
+# Fewer rows than this in a fold say nothing about the best epoch.
+_MIN_HELD_OUT_ROWS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Outcome of one call: the model, and the members with what a later call needs to go on."""
+
+    model: Model
+    trained: list[TrainedMember]
+
+
+def training_config(params: Mapping[str, Any], head: Head) -> TrainingConfig:
+    """Translate checked constructor parameters of an estimator."""
+    family = "regression" if head.task == "regression" else "classification"
+    same = "n_trees depth gamma gamma_end activation max_features learning_rate batch_size max_epochs patience l2"
+    names = [*same.split(), "batch_norm", "optimizer"]
+    return TrainingConfig(
+        loss=head.loss,
+        l1=L1[family] if params["l1"] == "auto" else params["l1"],
+        weight_decay=WEIGHT_DECAY[family] if params["weight_decay"] == "auto" else params["weight_decay"],
+        **{name: params[name] for name in names},
+    )
+
+
+def member_encodings(encoding: str, n_members: int) -> list[str]:
+    """Which encoding each member reads."""
+    names = ("standard", "piecewise") if encoding == "auto" else (encoding,)
+    return [names[i % len(names)] for i in range(n_members)]
+
+
+def deal_folds(y: np.ndarray, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Fold of each row [n]: of every `n_folds` rows that are neighbours in the order of y, each goes to another fold.
+
+    Classes are thus spread evenly, and so are the values of a regression's (first) target.
+    """
+    key = y if y.ndim == 1 else y[:, 0]
+    order = np.lexsort((rng.random(len(key)), key))
+    n_groups = -(-len(key) // n_folds)
+    dealt = np.argsort(rng.random((n_groups, n_folds)), axis=1).ravel()[: len(key)]
+    folds = np.empty(len(key), dtype=np.int64)
+    folds[order] = dealt
+    return folds
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What concerns one run rather than the model: randomness, threads, and where checkpoints go."""
+
+    seed: int
+    n_threads: int | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = False
+
+
+def train(
+    table: Table,
+    problem: Problem,
+    params: Mapping[str, Any],
+    run: RunOptions,
+    *,
+    validation: tuple[Table, Problem] | None = None,
+    previous: Model | None = None,
+) -> Fitted:
+    """Fit a model.
+
+    Parameters
+    ----------
+    table, problem
+        Training rows and their targets.
+    params : mapping
+        Checked constructor parameters of an estimator.
+    run : RunOptions
+    validation : (Table, Problem), optional
+        Decides the best epoch of every member; without it each member holds out a fold of the training rows.
+    previous : Model, optional
+        Go on from this model, whose preprocessing then stays.
+    """
+    deadline = None if params["time_limit"] is None else time.monotonic() + params["time_limit"]
+    rng = np.random.default_rng(run.seed)
+    if np.any(problem.weight == 0):
+        kept = np.flatnonzero(problem.weight)
+        table, problem = table.take(kept), problem.take(kept)
+    encodings = member_encodings(params["encoding"], params["n_members"])
+    if previous is not None:
+        preprocessor = previous.preprocessor
+        base = preprocessor.read(table)
+        rows, weight = merge_rows(base, problem.y, problem.weight)
+    else:
+        preprocessor = learn_columns(table, n_target_columns=problem.n_target_columns)
+        base = preprocessor.read(table)
+        rows, weight = merge_rows(base, problem.y, problem.weight)
+        preprocessor.learn_targets(base, problem.target_columns(), rows)
+        preprocessor.learn_encodings(base, names=tuple(dict.fromkeys(encodings)), rows=rows, weight=weight)
+    head = previous.head if previous is not None else problem.fit_head(rows, weight)
+    y = problem.scaled_y(head)
+    data = _encode(preprocessor, base, y, _scatter(weight, rows, len(base)))
+    if validation is not None:
+        other, theirs = validation
+        held_out = _encode(preprocessor, preprocessor.read(other), theirs.scaled_y(head), theirs.weight)
+        splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
+    else:
+        splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
+    members = _members(splits, head.loss.best_constant(y[rows], weight), rng, previous)
+    config = training_config(params, head)
+    time_left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    with Progress(config.max_epochs, len(members)) if params["verbose"] else nullcontext() as progress:
+        trained = fit_members(
+            config,
+            members,
+            n_threads=run.n_threads,
+            callback=progress,
+            time_limit=time_left,
+            checkpoint=run.checkpoint,
+            resume=run.resume,
+        )
+    model = _assemble(preprocessor, encodings, trained, head, base[rows[:N_IMPORTANCE_ROWS]])
+    return Fitted(model, trained)
+
+
+def train_on_piece(
+    table: Table, problem: Problem, params: Mapping[str, Any], run: RunOptions, *, previous: Fitted | None
+) -> Fitted:
+    """Take one pass over one piece of a longer table, at a constant learning rate and without held-out rows.
+
+    The first piece decides the preprocessing. Memory is in proportion to the piece.
+    """
+    rng = np.random.default_rng(run.seed)
+    encodings = member_encodings(params["encoding"], params["n_members"])
+    rows = np.flatnonzero(problem.weight)
+    if previous is not None:
+        preprocessor = previous.model.preprocessor
+        base = preprocessor.read(table)
+        encodings = [member.encoding for member in previous.model.members]
+    else:
+        preprocessor = learn_columns(table.take(rows), n_target_columns=problem.n_target_columns)
+        base = preprocessor.read(table)
+        preprocessor.learn_targets(base, problem.target_columns(), rows)
+        names = tuple(dict.fromkeys(encodings))
+        preprocessor.learn_encodings(base, names=names, rows=rows, weight=problem.weight[rows])
+    head = previous.model.head if previous is not None else problem.fit_head(rows, problem.weight[rows])
+    y = problem.scaled_y(head)
+    data = _encode(preprocessor, base, y, problem.weight)
+    splits: list[Split] = [(replace(data[name], rows=rows), None) for name in encodings]
+    offset = head.loss.best_constant(y[rows], problem.weight[rows])
+    members = _members(splits, offset, rng, None if previous is None else previous.model)
+    if previous is not None:
+        members = [replace(member, start=start) for member, start in zip(members, previous.trained, strict=True)]
+    config = replace(training_config(params, head), schedule="constant", warmup=0.0, max_epochs=1, patience=None)
+    trained = fit_members(config, members, n_threads=run.n_threads, keep_state=True, accumulate=previous is not None)
+    model = _assemble(preprocessor, encodings, trained, head, base[rows[:N_IMPORTANCE_ROWS]])
+    if previous is not None:
+        model.history = _append(previous.model.history, model.history)
+    return Fitted(model, trained)
+
+
+def restart(model: Model) -> Fitted:
+    """A fitted model as the piece before the next, without the optimiser's moments."""
+    return Fitted(model, [TrainedMember(member.trees, best_epoch=0, best_loss=np.nan) for member in model.members])
+
+
+def _scatter(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
+    result = np.zeros(n)
+    result[rows] = values
+    return result
+
+
+def _encode(
+    preprocessor: Preprocessor, base: NDArray[np.float32], y: np.ndarray, weight: NDArray[np.float64]
+) -> dict[str, Samples]:
+    """The rows as each encoding shows them; table, targets and weights are shared."""
+    sample_weight = None if np.all(weight == 1) else weight
+    return {
+        name: Samples(base, y, sample_weight, encoding=encoding) for name, encoding in preprocessor.encodings.items()
+    }
+
+
+Split = tuple[Samples, "Samples | None"]
+
+
+def _hold_out(
+    data: dict[str, Samples],
+    encodings: Sequence[str],
+    y: np.ndarray,
+    rows: NDArray[np.int64],
+    fraction: float | None,
+    rng: np.random.Generator,
+) -> list[Split]:
+    """Training and held-out rows of each member; nothing is held out of a table too short for it."""
+    n_folds = 0 if fraction is None else min(max(2, round(1 / fraction)), len(rows) // _MIN_HELD_OUT_ROWS)
+    if n_folds < 2:
+        return [(replace(data[name], rows=rows), None) for name in encodings]
+    folds = deal_folds(y[rows], n_folds, rng)
+    masks = [folds == i % n_folds for i in range(len(encodings))]
+    return [
+        (replace(data[name], rows=rows[~mask]), replace(data[name], rows=rows[mask]))
+        for name, mask in zip(encodings, masks, strict=True)
+    ]
+
+
+def _members(
+    splits: Sequence[Split], offset: NDArray[np.float64], rng: np.random.Generator, previous: Model | None
+) -> list[Member]:
+    members = []
+    for i, (training, held_out) in enumerate(splits):
+        start = None
+        if previous is not None and i < len(previous.members):
+            start = TrainedMember(previous.members[i].trees, best_epoch=0, best_loss=np.nan)
+        members.append(Member(training, held_out, int(rng.integers(2**63)), offset, start))
+    return members
+
+
+def _assemble(
+    preprocessor: Preprocessor,
+    encodings: Sequence[str],
+    trained: Sequence[TrainedMember],
+    head: Head,
+    importance_rows: NDArray[np.float32],
+) -> Model:
+    members = [ModelMember(name, member.trees) for name, member in zip(encodings, trained, strict=True)]
+    columns = [field.name for field in fields(EpochRecord)]
+    history: dict[str, list[Any]] = {name: [] for name in ("member", *columns, "is_best")}
+    for i, member in enumerate(trained):
+        for record in member.history:
+            history["member"].append(i)
+            for name in columns:
+                history[name].append(getattr(record, name))
+            history["is_best"].append(record.epoch == member.best_epoch)
+    return Model(preprocessor, members, head, history, importance_rows=importance_rows)
+
+
+def _append(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """History of a further piece after that of earlier ones; only the last counts as best."""
+    n_epochs = max(before["epoch"], default=-1) + 1
+    joined = {key: before[key] + after[key] for key in after}
+    joined["epoch"] = before["epoch"] + [epoch + n_epochs for epoch in after["epoch"]]
+    joined["is_best"] = [False] * len(before["epoch"]) + after["is_best"]
+    return joined

@@ -1,0 +1,334 @@
+"""Data frame, array or sparse matrix in; typed columns out.
+
+Accepts NumPy arrays (numeric or object), nested lists, SciPy sparse matrices, and every eager data frame that narwhals
+knows (pandas, polars, pyarrow, ...). Each column has one of four kinds:
+
+========== =====================================================================================
+numeric    integers, floats, decimals, durations and times of day (in seconds)
+boolean    true or false, read as 1 and 0
+category   strings, categoricals and enums, or whatever the caller declares to be one
+datetime   dates and times, read as seconds since 1970 (UTC)
+========== =====================================================================================
+
+Missing cells (None, NaN, NaT, null) are NaN in numbers and None in labels. What the columns *mean* to a model is left
+to `softwood.preprocess`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.utils import check_array
+
+KINDS = ("numeric", "boolean", "category", "datetime")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A data set with a known kind for each column. Made by `read_table`.
+
+    Attributes
+    ----------
+    names : tuple of str or None
+        Column names, where the data had any.
+    kinds : tuple of str
+        One of `KINDS` for each column.
+    n_rows : int
+        Number of rows.
+    matrix : ndarray, csr_array or None
+        All columns as one real-valued matrix, where the data came as one.
+    columns : tuple or None
+        One narwhals series or object array a column, where the data did not come as a matrix.
+    """
+
+    names: tuple[str, ...] | None
+    kinds: tuple[str, ...]
+    n_rows: int
+    matrix: Any = None
+    columns: tuple[Any, ...] | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return len(self.kinds)
+
+    def name(self, j: int) -> str:
+        """Name of column `j`, or ``x<j>`` where the data has no names."""
+        return self.names[j] if self.names is not None else f"x{j}"
+
+    def rows(self, start: int, stop: int) -> Table:
+        """Rows `start` to `stop`, without a copy where the container allows it."""
+        stop = min(stop, self.n_rows)
+        matrix = None if self.matrix is None else self.matrix[start:stop]
+        columns = None if self.columns is None else tuple(column[start:stop] for column in self.columns)
+        return replace(self, n_rows=stop - start, matrix=matrix, columns=columns)
+
+    def take(self, rows: np.ndarray) -> Table:
+        """The rows with the given numbers, as a copy."""
+        matrix = None if self.matrix is None else self.matrix[rows]
+        columns = None if self.columns is None else tuple(column[rows] for column in self.columns)
+        return replace(self, n_rows=len(rows), matrix=matrix, columns=columns)
+
+    def numbers(self, j: int) -> np.ndarray:
+        """Column `j` as floats [n_rows], NaN where missing; an error if it cannot be read as numbers."""
+        if self.matrix is not None:
+            return _matrix_column(self.matrix, j)
+        assert self.columns is not None
+        column = self.columns[j]
+        try:
+            values = _array_numbers(column) if isinstance(column, np.ndarray) else _series_numbers(column)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise type(error)(f"Column {self.name(j)!r} must hold numbers, as at fit; {error}") from error
+        return values
+
+    def labels(self, j: int) -> np.ndarray:
+        """Column `j` as strings [n_rows, object], None where missing. Whole numbers read without a decimal point."""
+        column = None if self.columns is None else self.columns[j]
+        if column is not None and not isinstance(column, np.ndarray):
+            return _series_labels(column)
+        return _array_labels(column if column is not None else _matrix_column(self.matrix, j))
+
+
+def read_table(X: Any, *, kinds: Sequence[str] | None = None, categorical: Iterable[int] = ()) -> Table:
+    """Read any accepted container as a `Table`.
+
+    Parameters
+    ----------
+    X : array-like, sparse matrix, data frame or Table [n_rows, n_columns]
+        The data.
+    kinds : sequence of str, optional
+        Kinds of a table seen earlier: the columns are taken to have these, whatever their present type.
+    categorical : iterable of int, optional
+        Columns that are categories whatever their type. Ignored if `kinds` is given.
+
+    Examples
+    --------
+    >>> table = read_table([[1.5, "red"], [None, "blue"]])
+    >>> table.kinds
+    ('numeric', 'category')
+    >>> table.numbers(0)
+    array([1.5, nan])
+    """
+    table = X if isinstance(X, Table) else _read_frame(X) if is_frame(X) else _read_matrix(X)
+    if kinds is not None:
+        if len(kinds) != table.n_columns:
+            raise ValueError(f"X must have {len(kinds)} columns, as at fit; got {table.n_columns}.")
+        return replace(table, kinds=tuple(kinds))
+    chosen = set(categorical)
+    return replace(table, kinds=tuple("category" if j in chosen else kind for j, kind in enumerate(table.kinds)))
+
+
+def is_frame(X: Any) -> bool:
+    """Whether `X` is an eager data frame that narwhals knows."""
+    if isinstance(X, (np.ndarray, list, tuple)) or scipy.sparse.issparse(X):
+        return False
+    import narwhals as nw
+
+    return nw.dependencies.is_into_dataframe(X)
+
+
+def resolve_columns(chosen: Any, table: Table) -> list[int]:
+    """Column numbers for `chosen`: numbers, names or a mask; "from_dtype" and None choose none."""
+    if chosen is None or (isinstance(chosen, str) and chosen == "from_dtype"):
+        return []
+    chosen = np.asarray(chosen)
+    if chosen.ndim != 1:
+        raise ValueError(f"categorical_features must be one-dimensional; got shape {chosen.shape}.")
+    if chosen.dtype.kind == "b":
+        if len(chosen) != table.n_columns:
+            raise ValueError(
+                f"A mask of categorical_features must have one entry for each of {table.n_columns} columns; "
+                f"got {len(chosen)}."
+            )
+        return np.flatnonzero(chosen).tolist()
+    if chosen.dtype.kind in "iu":
+        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < table.n_columns):
+            raise ValueError(f"categorical_features must lie in 0 to {table.n_columns - 1}; got {chosen.tolist()}.")
+        return chosen.tolist()
+    names = list(table.names or ())
+    missing = [str(name) for name in chosen if name not in names]
+    if missing:
+        raise ValueError(
+            f"categorical_features must be names of columns; {missing} are not among "
+            f"{names or 'those of a table without names: give numbers'}."
+        )
+    return [names.index(name) for name in chosen]
+
+
+def require_finite(values: np.ndarray, name: str) -> None:
+    """Raise a ValueError that names the column if `values` hold an infinity (NaN is a missing value, and allowed)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        suspicious = not np.isfinite(values.sum(dtype=np.float64))
+    if suspicious and np.isinf(values).any():
+        raise ValueError(
+            f"Input X contains infinity in column {name!r}; values must be finite, or NaN where they are missing. "
+            "Replace the infinities, for example with NaN."
+        )
+
+
+# Arrays -------------------------------------------------------------------------------------------------------------
+
+
+def _read_matrix(X: Any) -> Table:
+    X = check_array(X, accept_sparse="csr", dtype=None, ensure_all_finite=False)
+    n_rows, n_columns = X.shape
+    if X.dtype.kind == "f" and X.dtype.itemsize > 8:
+        X = X.astype(np.float64)
+    if X.dtype.kind in "fiu":
+        return Table(None, ("numeric",) * n_columns, n_rows, matrix=X)
+    if X.dtype.kind == "b":
+        return Table(None, ("boolean",) * n_columns, n_rows, matrix=X)
+    if scipy.sparse.issparse(X):
+        raise TypeError(f"A sparse X must hold real numbers; got dtype {X.dtype}. Convert it with X.astype(float).")
+    if X.dtype.kind == "M":
+        columns = tuple(X[:, j] for j in range(n_columns))
+        return Table(None, ("datetime",) * n_columns, n_rows, columns=columns)
+    X = X.astype(object)
+    columns = tuple(X[:, j] for j in range(n_columns))
+    return Table(None, tuple(_object_kind(column) for column in columns), n_rows, columns=columns)
+
+
+def _matrix_column(matrix: Any, j: int) -> np.ndarray:
+    column = matrix[:, [j]].toarray()[:, 0] if scipy.sparse.issparse(matrix) else matrix[:, j]
+    return column if column.dtype.kind == "f" and column.dtype.itemsize >= 4 else column.astype(np.float64)
+
+
+def _object_kind(values: np.ndarray) -> str:
+    """Kind of an object array, from the types of its cells that are not missing."""
+    types = {type(value) for value in values if not _is_missing(value)}
+    if any(issubclass(t, str) for t in types):
+        return "category"
+    if types and all(issubclass(t, (bool, np.bool_)) for t in types):
+        return "boolean"
+    if types and all(hasattr(t, "toordinal") or issubclass(t, np.datetime64) for t in types):
+        return "datetime"
+    return "numeric"
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, NaT or pandas.NA; the last is neither equal to itself nor a truth value."""
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except TypeError:
+        return type(value).__name__ == "NAType"
+    except ValueError:  # an array in a cell
+        return False
+
+
+def _array_numbers(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "M":
+        seconds = values.astype("datetime64[us]").astype(np.int64) / 1e6
+        return np.where(np.isnat(values), np.nan, seconds)
+    if values.dtype.kind != "O":
+        return values.astype(np.float64)
+    present = np.array([not _is_missing(value) for value in values], dtype=bool)
+    result = np.full(len(values), np.nan)
+    kept = values[present]
+    if len(kept) and (hasattr(kept[0], "toordinal") or isinstance(kept[0], np.datetime64)):
+        result[present] = kept.astype("datetime64[us]").astype(np.int64) / 1e6
+    elif len(kept) and hasattr(kept[0], "tzinfo"):
+        result[present] = [_seconds_of_day(time) for time in kept]
+    else:
+        result[present] = kept.astype(np.float64)
+    return result
+
+
+def _seconds_of_day(time: Any) -> float:
+    return np.nan if time is None else time.hour * 3600 + time.minute * 60 + time.second + time.microsecond / 1e6
+
+
+def _array_labels(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "O":
+        try:
+            label_of = {value: _label(value) for value in set(values.tolist())}
+        except TypeError as error:
+            raise TypeError(
+                f"A category must be a string or a real number; {error}. Convert the column to strings first."
+            ) from error
+        return np.array([label_of[value] for value in values.tolist()], dtype=object)
+    distinct, inverse = np.unique(values, return_inverse=True)
+    return np.array([_label(value) for value in distinct.tolist()], dtype=object)[inverse]
+
+
+def _label(value: Any) -> str | None:
+    if _is_missing(value):
+        return None
+    if isinstance(value, (float, np.floating)) and float(value).is_integer() and abs(float(value)) < 2**53:
+        return str(int(value))
+    if isinstance(value, (str, int, float, np.generic, timedelta)) or hasattr(value, "isoformat"):
+        return str(value)
+    raise TypeError(f"got {type(value).__name__!r}")
+
+
+# Data frames --------------------------------------------------------------------------------------------------------
+
+
+def _read_frame(X: Any) -> Table:
+    import narwhals as nw
+
+    frame = nw.from_native(X, eager_only=True)
+    n_rows, n_columns = len(frame), len(frame.columns)
+    if n_columns == 0 or n_rows == 0:
+        what = "feature" if n_columns == 0 else "sample"
+        raise ValueError(
+            f"Found array with 0 {what}(s) (shape={(n_rows, n_columns)}) while a minimum of 1 is required: "
+            "a table needs at least one row and one column."
+        )
+    all_series = [frame[:, j] for j in range(n_columns)]
+    columns = tuple(series.to_numpy() if series.dtype == nw.Object else series for series in all_series)
+    kinds = tuple(_series_kind(series, column) for series, column in zip(all_series, columns, strict=True))
+    names = tuple(str(name) for name in frame.columns)
+    return Table(names, kinds, n_rows, columns=columns)
+
+
+def _series_kind(series: Any, column: Any) -> str:
+    import narwhals as nw
+
+    dtype = series.dtype
+    if isinstance(column, np.ndarray):
+        return _object_kind(column)
+    if dtype.is_numeric() or dtype in (nw.Duration, nw.Time):
+        return "numeric"
+    if dtype == nw.Boolean:
+        return "boolean"
+    if dtype in (nw.String, nw.Categorical, nw.Enum):
+        return "category"
+    if dtype in (nw.Datetime, nw.Date):
+        return "datetime"
+    if dtype == nw.Unknown and series.null_count() == len(series):
+        return "numeric"
+    raise TypeError(
+        f"Columns must hold numbers, booleans, strings, categories or dates; column {series.name!r} has dtype {dtype}. "
+        "Convert or drop it."
+    )
+
+
+def _series_numbers(series: Any) -> np.ndarray:
+    import narwhals as nw
+
+    dtype = series.dtype
+    if dtype in (nw.Float32, nw.Float64) and series.null_count() == 0:
+        return series.to_numpy()
+    if dtype in (nw.Datetime, nw.Date):
+        series = series.cast(nw.Datetime("us")) if dtype == nw.Date else series
+        return series.dt.timestamp("us").cast(nw.Float64).to_numpy() / 1e6
+    if dtype == nw.Duration:
+        return series.dt.total_microseconds().cast(nw.Float64).to_numpy() / 1e6
+    if dtype == nw.Time:
+        return np.array([_seconds_of_day(value) for value in series.to_list()], dtype=np.float64)
+    if dtype == nw.Unknown:
+        return np.full(len(series), np.nan)
+    return np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+
+
+def _series_labels(series: Any) -> np.ndarray:
+    if series.dtype.is_numeric():
+        return _array_labels(_series_numbers(series))
+    return _array_labels(np.array(series.to_list(), dtype=object))

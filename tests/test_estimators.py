@@ -1,0 +1,415 @@
+"""The estimators: scikit-learn's own checks, and what users of tables expect."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+import time
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse
+import sklearn
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_html_repr
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import softwood
+from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
+from softwood.losses import Loss
+from softwood.recipe import deal_folds, member_encodings
+
+QUICK = {"n_members": 2, "n_trees": 8, "depth": 3, "max_epochs": 4, "learning_rate": 0.03, "random_state": 0}
+X_CANCER, Y_CANCER = load_breast_cancer(return_X_y=True)
+X_DIABETES, Y_DIABETES = load_diabetes(return_X_y=True)
+
+
+@parametrize_with_checks([TreeEnsembleClassifier(), TreeEnsembleRegressor()])
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def test_quality_on_tables_of_scikit_learn():
+    order = np.random.default_rng(0).permutation(len(Y_CANCER))
+    train, test = order[:400], order[400:]
+    classifier = TreeEnsembleClassifier(n_members=2, random_state=0).fit(X_CANCER[train], Y_CANCER[train])
+    assert classifier.score(X_CANCER[test], Y_CANCER[test]) > 0.95
+    order = np.random.default_rng(0).permutation(len(Y_DIABETES))
+    train, test = order[:300], order[300:]
+    regressor = TreeEnsembleRegressor(n_members=2, random_state=0).fit(X_DIABETES[train], Y_DIABETES[train])
+    assert regressor.score(X_DIABETES[test], Y_DIABETES[test]) > 0.4
+
+
+# Results do not depend on what they should not depend on ------------------------------------------------------------
+
+
+def test_same_seed_same_result_for_any_number_of_threads():
+    fits = [TreeEnsembleClassifier(**QUICK, n_jobs=n).fit(X_CANCER, Y_CANCER) for n in (1, 2, -1)]
+    for other in fits[1:]:
+        np.testing.assert_array_equal(fits[0].predict_proba(X_CANCER), other.predict_proba(X_CANCER))
+    other = TreeEnsembleClassifier(**{**QUICK, "random_state": 1}).fit(X_CANCER, Y_CANCER)
+    assert not np.array_equal(fits[0].predict_proba(X_CANCER), other.predict_proba(X_CANCER))
+
+
+def test_order_of_rows_is_irrelevant_and_weights_are_copies():
+    order = np.random.default_rng(0).permutation(len(Y_CANCER))
+    weight = np.random.default_rng(1).integers(0, 3, len(Y_CANCER))
+    plain = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, sample_weight=weight)
+    shuffled = TreeEnsembleClassifier(**QUICK).fit(X_CANCER[order], Y_CANCER[order], sample_weight=weight[order])
+    copied = TreeEnsembleClassifier(**QUICK).fit(np.repeat(X_CANCER, weight, axis=0), np.repeat(Y_CANCER, weight))
+    for other in (shuffled, copied):
+        np.testing.assert_array_equal(plain.predict_proba(X_CANCER), other.predict_proba(X_CANCER))
+
+
+def test_containers_give_the_same_model():
+    columns = [f"c{i}" for i in range(X_CANCER.shape[1])]
+    frame = pd.DataFrame(X_CANCER, columns=columns)
+    expected = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER).predict_proba(X_CANCER)
+    for X in (frame, pl.from_pandas(frame), pa.table(frame), scipy.sparse.csr_array(X_CANCER), X_CANCER.astype(object)):
+        np.testing.assert_allclose(
+            TreeEnsembleClassifier(**QUICK).fit(X, Y_CANCER).predict_proba(X), expected, rtol=1e-4
+        )
+
+
+def test_input_is_not_changed():
+    X, y, weight = X_CANCER.astype(np.float32), Y_CANCER.copy(), np.ones(len(Y_CANCER))
+    copies = X.copy(), y.copy(), weight.copy()
+    TreeEnsembleClassifier(**QUICK).fit(X, y, sample_weight=weight)
+    for array, copy in zip((X, y, weight), copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+# Tables -------------------------------------------------------------------------------------------------------------
+
+
+def test_mixed_table_with_missing_cells_and_a_constant_column():
+    rng = np.random.default_rng(0)
+    n = 400
+    city = rng.integers(0, 30, n)
+    X = pd.DataFrame(
+        {
+            "größe in m": np.where(rng.random(n) < 0.2, np.nan, rng.normal(size=n)),
+            "city": [f"city {i}" for i in city],
+            "colour": pd.Categorical(rng.choice(["red", "blue"], n)),
+            "flag": rng.random(n) < 0.5,
+            "since": pd.date_range("2020-01-01", periods=n, freq="D"),
+            "always": 1.0,
+            "never": np.nan,
+        }
+    )
+    y = np.where(city % 3 == 0, "third", "other")
+    model = TreeEnsembleClassifier(n_members=2, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert model.feature_names_in_.tolist() == list(X.columns)
+    assert X.columns[model.feature_importances_.argmax()] == "city"
+    unseen = X.head(2).assign(city=["Atlantis", None], colour=["mauve", None])
+    assert np.isfinite(model.predict_proba(unseen)).all()
+
+
+def test_categorical_features():
+    X = np.column_stack([np.arange(300) % 30, np.random.default_rng(0).normal(size=300)])
+    y = np.arange(300) % 30 % 2
+    as_category = TreeEnsembleClassifier(n_members=1, categorical_features=[0], random_state=0).fit(X, y)
+    assert as_category.model_.preprocessor.kinds == ("category", "numeric")
+    assert as_category.score(X, y) == 1
+    with pytest.raises(ValueError, match="categorical_features must lie in 0 to 1"):
+        TreeEnsembleClassifier(categorical_features=[5]).fit(X, y)
+
+
+def test_column_names_and_order_are_checked():
+    frame = pd.DataFrame(X_CANCER[:, :3], columns=["a", "b", "c"])
+    model = TreeEnsembleClassifier(**QUICK).fit(frame, Y_CANCER)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[["b", "a", "c"]])
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.predict(X_CANCER[:, :3])
+
+
+def test_infinity_is_refused():
+    with pytest.raises(ValueError, match="infinity in column 'x1'"):
+        TreeEnsembleClassifier(**QUICK).fit([[0.0, np.inf], [1.0, 2.0]], [0, 1])
+
+
+# Targets ------------------------------------------------------------------------------------------------------------
+
+
+def test_string_labels_and_decision_function():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])
+    model = TreeEnsembleClassifier(random_state=0, n_members=2).fit(X, names[y])
+    assert model.classes_.tolist() == names.tolist()
+    assert model.predict(X).dtype == names.dtype
+    scores = model.decision_function(X)
+    assert scores.shape == (150, 3)
+    np.testing.assert_array_equal(names[scores.argmax(axis=1)], model.predict(X))
+    binary = TreeEnsembleClassifier(**QUICK).fit(X[:100], names[y[:100]])
+    np.testing.assert_array_equal(binary.decision_function(X) > 0, binary.predict(X) == "versicolor")
+
+
+def test_one_class_is_refused():
+    with pytest.raises(ValueError, match="at least two classes; got one class"):
+        TreeEnsembleClassifier().fit([[1.0], [2.0]], [1, 1])
+
+
+def test_class_weight():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(0, 1, (450, 2)), rng.normal(1, 1, (50, 2))])
+    y = np.repeat([0, 1], [450, 50])
+    recall = {}
+    for weight in (None, "balanced"):
+        model = TreeEnsembleClassifier(n_members=1, class_weight=weight, random_state=0).fit(X, y)
+        recall[weight] = (model.predict(X[450:]) == 1).mean()
+    assert recall["balanced"] > recall[None] + 0.2
+
+
+def test_several_targets():
+    y = np.column_stack([Y_DIABETES, -2 * Y_DIABETES + 1, X_DIABETES[:, 0]])
+    model = TreeEnsembleRegressor(random_state=0, n_members=2).fit(X_DIABETES, y)
+    predicted = model.predict(X_DIABETES)
+    assert predicted.shape == y.shape
+    assert model.score(X_DIABETES, y) > 0.4
+
+
+@pytest.mark.parametrize(
+    "loss", ["squared_error", "absolute_error", "huber", "poisson", "gamma", "tweedie", "quantile"]
+)
+def test_losses(loss):
+    model = TreeEnsembleRegressor(loss=loss, n_members=1, random_state=0).fit(X_DIABETES, Y_DIABETES)
+    assert model.score(X_DIABETES, Y_DIABETES) > 0.3
+
+
+def test_quantiles_cover():
+    rng = np.random.default_rng(0)
+    X = rng.random((1500, 1))
+    y = 100 + 50 * X[:, 0] * rng.normal(size=1500)
+    loss = Loss("quantile", quantiles=(0.1, 0.9))
+    low, high = TreeEnsembleRegressor(loss=loss, n_members=2, random_state=0).fit(X, y).predict(X).T
+    assert (low <= high).all()
+    assert 0.75 < ((low <= y) & (y <= high)).mean() < 0.85
+    wide, narrow = X[:, 0] > 0.8, X[:, 0] < 0.2
+    assert (high - low)[wide].mean() > 2 * (high - low)[narrow].mean()
+
+
+def test_scale_of_the_target_does_not_matter():
+    small, large = (
+        TreeEnsembleRegressor(n_members=2, random_state=0).fit(X_DIABETES, Y_DIABETES * scale).predict(X_DIABETES)
+        / scale
+        for scale in (1e-8, 1e8)
+    )
+    assert np.corrcoef(small, large)[0, 1] > 0.97
+
+
+# Training -----------------------------------------------------------------------------------------------------------
+
+
+def test_early_stopping_keeps_the_best_epoch():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 10)), rng.integers(0, 2, 200)  # noise: the best epoch is an early one
+    model = TreeEnsembleClassifier(n_members=2, patience=3, random_state=0).fit(X, y)
+    history = pd.DataFrame(model.history_)
+    for _, member in history.groupby("member"):
+        best = member["validation_loss"].idxmin()
+        assert member.loc[best, "is_best"]
+        assert len(member) == min(50, member.loc[best, "epoch"] + 1 + 3)
+    assert len(history) < 100
+
+
+def test_eval_set_decides_the_best_epoch():
+    X_other, y_other = X_CANCER[400:], Y_CANCER[400:]
+    for eval_set in ((X_other, y_other), [(X_other, y_other)], (X_other, y_other, np.ones(169))):
+        model = TreeEnsembleClassifier(**QUICK).fit(X_CANCER[:400], Y_CANCER[:400], eval_set=eval_set)
+        history = pd.DataFrame(model.history_)
+        best = history.query("is_best and member == 0")["validation_loss"].item()
+        alone = TreeEnsembleClassifier(**QUICK).fit(X_CANCER[:400], Y_CANCER[:400], eval_set=eval_set)
+        assert best == pd.DataFrame(alone.history_).query("member == 0")["validation_loss"].min()
+    member = model.model_.members[0]
+    scores = softwood.model.Model(model.model_.preprocessor, [member], model.model_.head).raw_scores(X_other)[:, 0]
+    expected = np.mean(np.logaddexp(0, np.where(y_other == 1, -scores, scores)))
+    np.testing.assert_allclose(best, expected, rtol=1e-5)  # the restored weights are those of that epoch
+    for wrong in (X_other, (X_other,), [(X_other, y_other)] * 2):
+        with pytest.raises(ValueError, match="eval_set must be a tuple"):
+            TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, eval_set=wrong)
+    with pytest.raises(ValueError, match=r"known at the first fit.*got \[7\]"):
+        TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, eval_set=(X_other[:1], [7]))
+
+
+def test_without_validation_the_last_epoch_is_kept():
+    model = TreeEnsembleClassifier(**QUICK, validation_fraction=None).fit(X_CANCER, Y_CANCER)
+    assert np.isnan(model.history_["validation_loss"]).all()
+    assert pd.DataFrame(model.history_).query("is_best")["epoch"].tolist() == [3, 3]
+
+
+def test_members_hold_out_different_rows_of_all_classes():
+    y = np.repeat([0, 1, 2], [50, 40, 10])
+    folds = deal_folds(y, 6, np.random.default_rng(0))
+    assert np.bincount(folds).tolist() == [17, 17, 17, 17, 16, 16] or np.ptp(np.bincount(folds)) <= 1
+    for fold in range(6):
+        assert (np.bincount(y[folds == fold], minlength=3) >= [8, 6, 1]).all()
+    values = np.random.default_rng(0).normal(size=600)
+    folds = deal_folds(values, 6, np.random.default_rng(0))
+    assert np.ptp([np.median(values[folds == fold]) for fold in range(6)]) < 0.05
+    assert member_encodings("auto", 3) == ["standard", "piecewise", "standard"]
+    assert member_encodings("piecewise", 2) == ["piecewise", "piecewise"]
+
+
+def test_warm_start_goes_on():
+    model = TreeEnsembleClassifier(**QUICK, warm_start=True).fit(X_CANCER, Y_CANCER)
+    before = pd.DataFrame(model.history_)["train_loss"].iloc[0]
+    model.fit(X_CANCER, Y_CANCER)
+    assert pd.DataFrame(model.history_)["train_loss"].iloc[0] < 0.7 * before
+    with pytest.raises(ValueError, match="known at the first fit"):
+        model.fit(X_CANCER, Y_CANCER + 1)
+
+
+def test_partial_fit_learns_from_pieces():
+    order = np.random.default_rng(0).permutation(len(Y_CANCER))
+    X, y = X_CANCER[order], np.array(["no", "yes"])[Y_CANCER[order]]
+    model = TreeEnsembleClassifier(n_members=2, random_state=0)
+    for _ in range(10):
+        for first in range(0, 500, 100):
+            model.partial_fit(X[first : first + 100], y[first : first + 100], classes=["no", "yes"])
+    assert model.score(X[500:], y[500:]) > 0.9
+    assert len(model.history_["epoch"]) == 100
+    again = pickle.loads(pickle.dumps(model)).partial_fit(X[:100], y[:100])
+    np.testing.assert_array_equal(again.predict_proba(X), model.partial_fit(X[:100], y[:100]).predict_proba(X))
+
+
+def test_partial_fit_with_classes_missing_from_the_first_piece():
+    X, y = load_iris(return_X_y=True)
+    model = TreeEnsembleClassifier(n_members=1, random_state=0)
+    for _ in range(30):
+        for first in (0, 50, 100):
+            model.partial_fit(X[first : first + 50], y[first : first + 50], classes=[0, 1, 2])
+    assert model.predict_proba(X).shape == (150, 3)
+    with pytest.raises(ValueError, match="known at the first fit"):
+        model.partial_fit(X, y + 5)
+
+
+def test_partial_fit_of_regressor_goes_on_from_a_fit():
+    model = TreeEnsembleRegressor(**QUICK).fit(X_DIABETES, Y_DIABETES)
+    before = model.predict(X_DIABETES)
+    model.partial_fit(X_DIABETES, Y_DIABETES)
+    assert 0 < np.abs(model.predict(X_DIABETES) - before).max() < 200
+
+
+def test_time_limit():
+    started = time.monotonic()
+    settings = {"n_members": 1, "n_trees": 16, "max_epochs": 50_000, "learning_rate": 1.0, "patience": None}
+    model = TreeEnsembleClassifier(**settings, time_limit=1.5).fit(X_CANCER, Y_CANCER)
+    assert time.monotonic() - started < 20
+    assert len(model.history_["epoch"]) < 50_000
+    assert model.score(X_CANCER, Y_CANCER) > 0.8
+
+
+def test_interrupt_leaves_a_usable_model():
+    model = TreeEnsembleClassifier(n_members=1, n_trees=16, max_epochs=50_000, learning_rate=1.0, patience=None)
+    timer = threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X_CANCER, Y_CANCER)
+    assert model.score(X_CANCER, Y_CANCER) > 0.8
+
+
+def test_checkpoint_and_resume(tmp_path):
+    whole = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c")
+    resumed = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c", resume=True)
+    np.testing.assert_array_equal(whole.predict_proba(X_CANCER), resumed.predict_proba(X_CANCER))
+
+
+def test_verbose_shows_progress(capsys):
+    TreeEnsembleClassifier(**QUICK, verbose=1).fit(X_CANCER, Y_CANCER)
+    shown = capsys.readouterr().err
+    assert "epoch 1/4: loss 0." in shown
+    assert "validation 0." in shown
+    assert "reachable leaves" in shown
+    TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER)
+    assert capsys.readouterr().err == ""
+
+
+# Life in scikit-learn -----------------------------------------------------------------------------------------------
+
+
+def test_search_pipeline_and_parallel_processes():
+    search = GridSearchCV(TreeEnsembleClassifier(**QUICK), {"depth": [2, 3]}, cv=2).fit(X_CANCER, Y_CANCER)
+    assert search.best_score_ > 0.85
+    pipeline = make_pipeline(StandardScaler(), TreeEnsembleClassifier(**QUICK))
+    serial = cross_val_score(pipeline, X_CANCER, Y_CANCER, cv=2)
+    np.testing.assert_array_equal(cross_val_score(pipeline, X_CANCER, Y_CANCER, cv=2, n_jobs=2), serial)
+
+
+def test_metadata_routing():
+    weight = np.where(np.arange(len(Y_CANCER)) % 3 == 0, 0.0, 1.0)
+    with sklearn.config_context(enable_metadata_routing=True):
+        estimator = TreeEnsembleClassifier(**QUICK).set_fit_request(sample_weight=True)
+        estimator.set_score_request(sample_weight=True)
+        scores = cross_val_score(
+            estimator, X_CANCER, Y_CANCER, cv=[(np.arange(300), np.arange(300, 569))], params={"sample_weight": weight}
+        )
+        plain = TreeEnsembleClassifier(**QUICK).fit(X_CANCER[:300], Y_CANCER[:300], sample_weight=weight[:300])
+    assert scores[0] == plain.score(X_CANCER[300:], Y_CANCER[300:], sample_weight=weight[300:])
+
+
+def test_clone_and_html():
+    estimator = TreeEnsembleClassifier(loss=Loss("binary_cross_entropy", label_smoothing=0.1), depth=2)
+    assert clone(estimator).get_params() == estimator.get_params()
+    assert "TreeEnsembleClassifier" in estimator_html_repr(estimator)
+
+
+def test_unfitted():
+    for name in ("predict", "predict_proba", "decision_function"):
+        with pytest.raises(NotFittedError):
+            getattr(TreeEnsembleClassifier(), name)(X_CANCER)
+    for action in (lambda e: e.save("x"), lambda e: e.history_, lambda e: e.feature_importances_):
+        with pytest.raises(NotFittedError):
+            action(TreeEnsembleClassifier())
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"depth": 0}, r"depth must be an integer from 1 to 20; got 0\."),
+        ({"n_trees": 2.5}, r"n_trees must be an integer of at least 1; got 2\.5\."),
+        ({"gamma": 0}, r"gamma must be a number above 0; got 0\."),
+        ({"max_features": 1.5}, r"max_features must be a number above 0 and at most 1; got 1\.5\."),
+        ({"validation_fraction": 0.9}, r"validation_fraction must be .* at most 0\.5, or None; got 0\.9\."),
+        ({"batch_norm": "batch"}, r"batch_norm must be True, False or 'fixed'; got 'batch'\."),
+        ({"activation": "relu"}, r"activation must be 'smooth_step', 'smoother_step' or 'logistic'; got 'relu'\."),
+        ({"loss": "hinge"}, r"loss must be 'auto', a Loss, .*; got 'hinge'\."),
+        ({"n_jobs": 0}, r"n_jobs must be an integer other than 0, or None; got 0\."),
+        ({"l1": -1.0}, r"l1 must be a number of at least 0, or 'auto'; got -1\.0\."),
+    ],
+)
+def test_wrong_parameters_are_named(params, message):
+    with pytest.raises(ValueError, match=message):
+        TreeEnsembleClassifier(**params).fit(X_CANCER, Y_CANCER)
+
+
+def test_losses_of_the_other_kind_are_refused():
+    with pytest.raises(ValueError, match="loss of a classifier must be"):
+        TreeEnsembleClassifier(loss="poisson").fit(X_CANCER, Y_CANCER)
+    with pytest.raises(ValueError, match="is a loss of classifiers"):
+        TreeEnsembleRegressor(loss="cross_entropy").fit(X_CANCER, Y_CANCER)
+
+
+def test_targets_of_counts_must_be_counts():
+    with pytest.raises(ValueError, match="poisson"):
+        TreeEnsembleRegressor(loss="poisson", **QUICK).fit(X_DIABETES, -Y_DIABETES)
+
+
+def test_tiny_tables():
+    for n in (2, 3, 5, 11):
+        X, y = np.arange(n, dtype=float)[:, None], np.arange(n) % 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert TreeEnsembleClassifier(**QUICK).fit(X, y).predict(X).shape == (n,)
+            assert np.isfinite(TreeEnsembleRegressor(**QUICK).fit(X, y).predict(X)).all()
