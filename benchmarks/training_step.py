@@ -4,9 +4,9 @@
 
 One thread, float32, p 32, k 3. The rival is the same network as matrix products with fused Adam. Both start from the
 same weights; before anything is timed, the losses of their first batches are compared. Rounds are interleaved, and each
-ratio is taken within a round, so that a busy machine slows both sides alike. "initial" is the state of fresh weights, in
-which a sample reaches nearly all leaves; "trained" has about one node in ten fractional. The learning rate is so small
-that a state stays what it is.
+ratio is taken within a round, so that a busy machine slows both sides alike. "initial" is the state of fresh weights,
+in which a sample reaches nearly all leaves; "trained" has about one node in ten fractional. The learning rate is so
+small that a state stays what it is.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def main() -> None:
         low, high = result["times_faster_10_to_90"]
         print(
             f"| {case.state} | {case.n} | {case.depth} | {case.gamma:g} | {result['mean_reachable_leaves']:.1f} | "
-            f"{result['native_us']:.0f} | {result['rival_us']:.0f} | {result['times_faster']:.1f} ({low:.1f}-{high:.1f}) | "
-            f"{case.at_least:g} | {case.rival} |",
+            f"{result['native_us']:.0f} | {result['rival_us']:.0f} | {result['times_faster']:.1f} "
+            f"({low:.1f}-{high:.1f}) | {case.at_least:g} | {case.rival} |",
             flush=True,
         )
     facts = {
