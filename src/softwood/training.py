@@ -284,8 +284,7 @@ class _Fit:
             return
         if record.validation_loss < state.best_loss:
             state.keep_best(record.epoch, record.validation_loss)
-        since = record.epoch - max(state.best_epoch, config.best_after - 1)
-        if config.patience is not None and since >= config.patience:
+        if config.patience is not None and record.epoch - state.best_epoch >= config.patience:
             state.stopped_by = "patience"
 
 
