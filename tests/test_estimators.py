@@ -28,6 +28,7 @@ import softwood
 from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.losses import Loss
 from softwood.recipe import deal_folds, member_encodings
+from softwood.training import fit_members
 
 QUICK = {"n_members": 2, "n_trees": 8, "depth": 3, "max_epochs": 4, "learning_rate": 0.03, "random_state": 0}
 X_CANCER, Y_CANCER = load_breast_cancer(return_X_y=True)
@@ -260,6 +261,22 @@ def test_members_hold_out_different_rows_of_all_classes():
     assert np.ptp([np.median(values[folds == fold]) for fold in range(6)]) < 0.05
     assert member_encodings("auto", 3) == ["standard", "piecewise", "standard"]
     assert member_encodings("piecewise", 2) == ["piecewise", "piecewise"]
+
+
+def test_each_member_holds_out_another_part(monkeypatch):
+    seen = []
+
+    def fit_and_note(config, members, **options):
+        seen.extend(members)
+        return fit_members(config, members, **options)
+
+    monkeypatch.setattr("softwood.recipe.fit_members", fit_and_note)
+    TreeEnsembleClassifier(**{**QUICK, "n_members": 6}).fit(X_CANCER, Y_CANCER)
+    held_out = np.concatenate([member.validation.rows for member in seen])
+    assert sorted(held_out) == list(range(len(Y_CANCER)))
+    for member in seen:
+        assert sorted([*member.train.rows, *member.validation.rows]) == list(range(len(Y_CANCER)))
+    assert [int((member.train.encoding.kind == 2).any()) for member in seen] == [0, 1] * 3  # ramps: piecewise
 
 
 def test_warm_start_goes_on():
