@@ -272,8 +272,8 @@ def test_a_tape_and_gradients_of_other_types_are_refused():
 def test_gradients_of_another_ensemble_are_refused():
     gradients = ops.backward(GRAD, X, W, O)
     message = (
-        "out must come from a backward pass for the same ensemble; its split_weight is float64 (4, 7, 3), "
-        "float64 (3, 7, 3) is needed: pass out=None."
+        "out must come from a backward pass for the same ensemble; it is for split_weight (4, 7, 3) and leaf_weight "
+        "(4, 8, 2) in float64, this call has (3, 7, 3) and (3, 8, 2) in float64: pass out=None."
     )
     with refuses(ValueError, message):
         ops.backward(GRAD, X, W[:3], O[:3], out=gradients)

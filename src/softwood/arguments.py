@@ -24,6 +24,7 @@ ACTIVATIONS = {"smooth_step": 0, "smoother_step": 1, "logistic": 2}  # in the or
 
 _FLOAT32 = np.dtype(np.float32)
 _FLOAT64 = np.dtype(np.float64)
+_NATIVE = (_FLOAT32, _FLOAT64)
 
 
 class Parameters(NamedTuple):
@@ -173,12 +174,14 @@ def not_finite(x: FloatArray, position: int) -> ValueError:
 def _own_dtype(value: Any) -> np.dtype[Any] | None:
     """The float type that a value brings along; lists and integers bring none and take that of the others."""
     dtype = getattr(value, "dtype", None)
+    if dtype in _NATIVE:
+        return dtype
     return dtype.newbyteorder("=") if isinstance(dtype, np.dtype) and dtype.kind == "f" else None
 
 
 def _converted(value: Any, name: str, dtype: np.dtype[Any]) -> FloatArray:
     """`value` as a native float32 or float64 array; lists, integers and booleans become `dtype`."""
-    if type(value) is np.ndarray and (value.dtype == _FLOAT32 or value.dtype == _FLOAT64):
+    if type(value) is np.ndarray and value.dtype in _NATIVE:
         return value
     try:
         array = np.asarray(value)
@@ -187,7 +190,7 @@ def _converted(value: Any, name: str, dtype: np.dtype[Any]) -> FloatArray:
     if array.dtype.kind in "iub" or (isinstance(value, (list, tuple)) and array.dtype.kind == "f"):
         return array.astype(dtype)
     native = array.dtype.newbyteorder("=")
-    if native not in (_FLOAT32, _FLOAT64):
+    if native not in _NATIVE:
         raise TypeError(
             f"{name} must be an array of float32 or float64; got {array.dtype} from {type(value).__name__}: "
             f"convert it, e.g. np.asarray({name}, dtype=np.float32)."

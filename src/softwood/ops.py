@@ -44,6 +44,8 @@ __all__ = [
 ]
 
 _GRADIENT_NAMES = ("x", "split_weight", "leaf_weight", "split_bias")
+_ALL = frozenset(_GRADIENT_NAMES)
+_ALL_BUT_BIAS = _ALL - {"split_bias"}
 
 
 class Tape:
@@ -76,7 +78,7 @@ class Gradients:
     reached. Handed back to `backward` as ``out``, its memory is used again.
     """
 
-    __slots__ = ("_leaf_marked", "_split_marked", "leaf_weight", "split_bias", "split_weight", "x")
+    __slots__ = ("_leaf_marked", "_made_for", "_split_marked", "leaf_weight", "split_bias", "split_weight", "x")
 
     def __init__(self) -> None:
         self.x: FloatArray | None = None
@@ -85,6 +87,7 @@ class Gradients:
         self.split_bias: FloatArray | None = None
         self._split_marked: npt.NDArray[np.uint8] | None = None
         self._leaf_marked: npt.NDArray[np.uint8] | None = None
+        self._made_for: tuple[Any, ...] = ()  # split_weight's shape, leaf_weight's shape, dtype, wanted names
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.split_weight, self.leaf_weight, self.split_bias))
@@ -105,32 +108,38 @@ class Gradients:
         """Rows of the gradient of the leaves, tree * 2^d + leaf, that some sample reached; sorted."""
         return _marked_rows(self._leaf_marked)
 
+    def _prepare(self, wanted: frozenset[str], n_rows: int, w: FloatArray, o: FloatArray) -> None:
+        """Hold an array of zeros for each wanted name, and no other; `x` is overwritten and need not be zero."""
+        self._clear()
+        made_for = (w.shape, o.shape, w.dtype, wanted)
+        if self._made_for != made_for:
+            self._make_room(wanted, w, o)
+            self._made_for = made_for
+        if "x" in wanted and (self.x is None or len(self.x) != n_rows):
+            self.x = np.empty((n_rows, w.shape[2]), w.dtype)
+
     def _clear(self) -> None:
         """Set all rows to zero at the cost of the marked ones."""
         if self._split_marked is not None:
-            held = [rows for rows in (self.split_weight, self.split_bias) if rows is not None]
-            _core.clear_rows(self._split_marked, held[0], held[1] if len(held) > 1 else None)
-        if self._leaf_marked is not None:
-            assert self.leaf_weight is not None
+            if self.split_weight is not None:
+                _core.clear_rows(self._split_marked, self.split_weight, self.split_bias)
+            elif self.split_bias is not None:
+                _core.clear_rows(self._split_marked, self.split_bias, None)
+        if self._leaf_marked is not None and self.leaf_weight is not None:
             _core.clear_rows(self._leaf_marked, self.leaf_weight, None)
 
-    def _make_room(self, needs: Collection[str], n_rows: int, w: FloatArray, o: FloatArray) -> None:
-        """Hold an array of zeros for each name in `needs`, and no other; `x` is overwritten and need not be zero."""
-        shapes = {"x": (n_rows, w.shape[2]), "split_weight": w.shape, "leaf_weight": o.shape, "split_bias": w.shape[:2]}
-        for name, shape in shapes.items():
-            held = getattr(self, name)
-            if name not in needs:
+    def _make_room(self, wanted: frozenset[str], w: FloatArray, o: FloatArray) -> None:
+        # Zeros come from fresh pages, which cost nothing until a row of them is reached.
+        for name, shape in (("split_weight", w.shape), ("leaf_weight", o.shape), ("split_bias", w.shape[:2])):
+            if name not in wanted:
                 setattr(self, name, None)
-            elif held is None or held.shape != shape or held.dtype != w.dtype:
-                # Zeros come from fresh pages, which cost nothing until a row of them is reached.
-                setattr(self, name, np.empty(shape, w.dtype) if name == "x" else np.zeros(shape, w.dtype))
-        if self.split_weight is None and self.split_bias is None:
-            self._split_marked = None
-        elif self._split_marked is None:
+            elif getattr(self, name) is None:
+                setattr(self, name, np.zeros(shape, w.dtype))
+        if "x" not in wanted:
+            self.x = None
+        if self._split_marked is None and wanted & {"split_weight", "split_bias"}:
             self._split_marked = np.zeros(w.shape[:2], np.uint8)
-        if self.leaf_weight is None:
-            self._leaf_marked = None
-        elif self._leaf_marked is None:
+        if self._leaf_marked is None and "leaf_weight" in wanted:
             self._leaf_marked = np.zeros(o.shape[:2], np.uint8)
 
 
@@ -299,8 +308,10 @@ def backward(
         _require_same(tape, _made_with(x, w, o, b, activation, width, sum_trees))
     elif check_finite:
         _require_finite(x)
-    gradients = _check_out(out, w, o)
-    gradients._make_room(wanted, len(x), w, o)
+    if out is not None:
+        _check_out(out, w, o)
+    gradients = Gradients() if out is None else out
+    gradients._prepare(wanted, len(x), w, o)
     _core.backward(
         grad_output, x, w, o, b, code, width, bool(sum_trees),
         None if tape is None else tape._contents,
@@ -405,33 +416,27 @@ def _require_same(tape: Tape, made_with: tuple[Any, ...]) -> None:
 
 
 def _check_needs(needs: Collection[str], split_bias: FloatArray | None) -> frozenset[str]:
-    if isinstance(needs, str):
-        needs = (needs,)
-    wanted = frozenset(needs)
-    unknown = sorted(map(str, wanted.difference(_GRADIENT_NAMES)))
+    if needs is _GRADIENT_NAMES:
+        return _ALL if split_bias is not None else _ALL_BUT_BIAS
+    wanted = frozenset((needs,) if isinstance(needs, str) else needs)
+    unknown = sorted(map(str, wanted - _ALL))
     if unknown:
         raise ValueError(f"needs must name gradients among {', '.join(_GRADIENT_NAMES)}; got {', '.join(unknown)}.")
-    return wanted - {"split_bias"} if split_bias is None else wanted
+    return wanted if split_bias is not None else wanted - {"split_bias"}
 
 
-def _check_out(out: Gradients | None, w: FloatArray, o: FloatArray) -> Gradients:
-    """A cleared `out`, or a new one."""
-    if out is None:
-        return Gradients()
+def _check_out(out: Gradients, w: FloatArray, o: FloatArray) -> None:
     if not isinstance(out, Gradients):
         raise TypeError(
             f"out must be the Gradients of an earlier backward; got {type(out).__name__}: pass None at first."
         )
-    expected = {"split_weight": w.shape, "leaf_weight": o.shape, "split_bias": w.shape[:2]}
-    for name, shape in expected.items():
-        held = getattr(out, name)
-        if held is not None and (held.shape != shape or held.dtype != w.dtype):
-            raise ValueError(
-                f"out must come from a backward pass for the same ensemble; its {name} is {held.dtype} {held.shape}, "
-                f"{w.dtype} {shape} is needed: pass out=None."
-            )
-    out._clear()
-    return out
+    ensemble = (w.shape, o.shape, w.dtype)
+    if out._made_for[:3] not in (ensemble, ()):
+        split, leaf, dtype, _ = out._made_for
+        raise ValueError(
+            f"out must come from a backward pass for the same ensemble; it is for split_weight {split} and leaf_weight "
+            f"{leaf} in {dtype}, this call has {w.shape} and {o.shape} in {w.dtype}: pass out=None."
+        )
 
 
 def _marked_rows(marked: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.intp]:
