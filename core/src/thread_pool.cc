@@ -26,6 +26,9 @@ namespace {
 constexpr int kMaxThreads = 1024;  // against a typo in the environment, not a limit of the design
 
 struct Call {
+  Call(const std::function<void(std::int64_t)>& task, std::int64_t n_tasks, int seats)
+      : task(task), n_tasks(n_tasks), seats(seats) {}
+
   const std::function<void(std::int64_t)>& task;
   const std::int64_t n_tasks;
   std::atomic<std::int64_t> next{0};
@@ -153,7 +156,7 @@ void parallel_for(std::int64_t n_tasks, int n_threads, const std::function<void(
     for (std::int64_t i = 0; i < n_tasks; ++i) task(i);
     return;
   }
-  Call call{.task = task, .n_tasks = n_tasks, .seats = static_cast<int>(n_useful - 1)};
+  Call call(task, n_tasks, static_cast<int>(n_useful - 1));
   pool().run(call);
 }
 
