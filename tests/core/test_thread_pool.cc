@@ -100,7 +100,7 @@ static void an_exception_reaches_the_caller() {
   }
 }
 
-static void a_child_after_fork_has_threads_of_its_own() {
+[[maybe_unused]] static void a_child_after_fork_has_threads_of_its_own() {
   parallel_for(8, 4, [](std::int64_t) {});
   const pid_t child = fork();
   if (child == 0) {
