@@ -26,8 +26,8 @@ from softwood.table import Table
 from softwood.training import EpochRecord, Member, Samples, TrainedMember, TrainingConfig, fit_members
 
 # Penalties where the caller names none; regression wants weaker ones.
-L1 = {"classification": 0.0, "regression": 0.0}
-WEIGHT_DECAY = {"classification": 0.0, "regression": 0.0}
+L1 = {"classification": 0.1, "regression": 0.03}
+WEIGHT_DECAY = {"classification": 0.1, "regression": 0.03}
 # Fewer rows than this in a fold say nothing about the best epoch.
 _MIN_HELD_OUT_ROWS = 2
 
