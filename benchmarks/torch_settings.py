@@ -1,6 +1,6 @@
 """What initialisation, gamma, depth and number of trees do to a small PyTorch network: the numbers behind the guide.
 
-    python benchmarks/torch_settings.py --json benchmarks/results/torch_settings.json
+    python benchmarks/torch_settings.py  # writes benchmarks/results/torch_settings.json
 
 Batch normalisation and trees learn three of the paper's data sets (at most 4,000 rows, standardised, three quarters for
 training) by Adam with batches of 128. Shown are loss and accuracy on the held-out quarter and the leaves of a tree that
@@ -23,6 +23,7 @@ from torch.nn import functional
 from softwood.torch import TreeEnsemble
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "pmlb"
+RESULTS = Path(__file__).parent / "results" / "torch_settings.json"
 NAMES = ("optdigits", "satimage", "spambase")
 N_SEEDS = 2
 INIT_EPOCHS = (1, 3, 10)
@@ -90,7 +91,7 @@ def main() -> None:
     """Run the two tables of the guide."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the PMLB data sets")
-    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="file for all numbers")
     args = parser.parse_args()
     splits = [load(args.data, name) for name in NAMES]
     initialisation = [
@@ -103,9 +104,8 @@ def main() -> None:
         for gamma in (0.01, 0.1, 1.0)
         for n_trees, depth in ((1, 6), (10, 2), (10, 4), (10, 6), (10, 8), (50, 4))
     ]
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps({"initialisation": initialisation, "shape": shape}, indent=1) + "\n")
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps({"initialisation": initialisation, "shape": shape}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

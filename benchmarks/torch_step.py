@@ -1,6 +1,6 @@
 """Time of a whole training step in PyTorch: softwood's layer against the dense one, sparse against dense gradients.
 
-    python benchmarks/torch_step.py --json benchmarks/results/torch_step.json
+    python benchmarks/torch_step.py  # writes benchmarks/results/torch_step.json
 
 A step is batch normalisation, the layer, cross-entropy, the backward pass and fused Adam, on one thread. The dense
 rival is `implementation="dense"`: two matrix products and a product down the levels, the fastest of seven ways tried to
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -28,9 +27,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from machine import facts
 from softwood import ops
 from softwood.torch import TreeEnsemble
 
+RESULTS = Path(__file__).parent / "results" / "torch_step.json"
 IN_FEATURES, OUT_FEATURES, N_TREES = 32, 3, 10
 TENTH_FRACTIONAL = 3.98  # standard deviation of t / gamma at which |t| < gamma / 2 has probability 0.1
 
@@ -211,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.1, help="for each rival in each round")
-    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="file for all numbers")
     args = parser.parse_args()
     torch.set_num_threads(1)
     results = [
@@ -222,16 +223,8 @@ def main() -> None:
         against_dense("initial, n 256, m 10, d 10, gamma 0.1", 1, 10, 0.1, "initial", args),
         sparse_gradients("SparseAdam, n 32, m 10, d 15", 5, 15, 32, args),
     ]
-    if args.json:
-        machine = {
-            "processor": platform.processor() or platform.machine(),
-            "instruction_set": ops.instruction_set(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "threads": 1,
-        }
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps({"machine": facts(), "threads": 1, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

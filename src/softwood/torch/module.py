@@ -42,8 +42,8 @@ class TreeEnsemble(nn.Module):
         ``nn.Embedding(sparse=True)`` does; for `torch.optim.SparseAdam` and `torch.optim.SGD`. Worth it for deep trees.
     init : {"paper", "scaled"}
         "paper" draws all weights uniformly from plus or minus 0.01. "scaled" draws those of the leaves from plus or
-        minus 1 / sqrt(n_trees) instead: outputs start at the scale of logits, and learning rates below 0.01 get to the
-        same loss in less than half of the epochs (see the guide). The scale of the splits was found to matter little.
+        minus 1 / sqrt(n_trees) instead: outputs start at the scale of logits, so that learning rates below 0.01 make
+        their way sooner (see the guide). The scale of the splits was found to matter little.
     device, dtype
         Of the parameters.
 
