@@ -94,6 +94,8 @@ class Model:
     importance_rows : ndarray [n, q], optional
         Some training rows of the base matrix, from which `importances` is computed when first asked for. Neither a
         file nor a pickle holds them.
+    target_name : str, optional
+        What the predictions are of, where that is known; for people.
     """
 
     preprocessor: Preprocessor
@@ -103,6 +105,7 @@ class Model:
     has_column_names: bool = False
     estimator: dict[str, Any] = field(default_factory=dict)
     importance_rows: NDArray[np.float32] | None = None
+    target_name: str | None = None
 
     @property
     def n_columns(self) -> int:
@@ -187,6 +190,7 @@ class Model:
             "history": self.history,
             "has_column_names": self.has_column_names,
             "estimator": self.estimator,
+            "target_name": self.target_name,
         }
         arrays["importances"] = self.importances
         write_model_file(path, metadata, arrays)
@@ -203,6 +207,7 @@ class Model:
                 {str(key): list(values) for key, values in metadata["history"].items()},
                 bool(metadata["has_column_names"]),
                 dict(metadata["estimator"]),
+                target_name=None if metadata.get("target_name") is None else str(metadata["target_name"]),
             )
             model.importances = arrays["importances"]
             _check(model)

@@ -1,0 +1,330 @@
+"""The command `softwood`: what each subcommand is called, which options it has, and what it prints.
+
+The work is done elsewhere: files by `softwood.tablefile`, targets by `softwood.supervised`, figures by
+`softwood.metrics`, search by `softwood.tune`, explanations by `softwood.explain`, pictures by `softwood.plot` and
+`softwood.report`. Errors are turned into one line by `softwood.__main__`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table as ScreenTable
+
+import softwood
+from softwood.example_tables import EXAMPLES, load_example
+from softwood.metrics import FIGURES, figures_of_merit
+from softwood.modelfile import write_whole
+from softwood.supervised import LearningTask, class_labels, known_task, learning_task, model_columns, require_column
+from softwood.tablefile import BatchWriter, TableFileError, read_batches, read_file
+
+app = typer.Typer(
+    help="Soft decision trees for tables: train, judge, apply and explain a model without writing code.",
+    epilog=f"A table is a .csv, .tsv (also .gz) or .parquet file, or a built-in one: {', '.join(EXAMPLES)}.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Source = Annotated[str, typer.Argument(metavar="TABLE", help="File (.csv, .tsv, .parquet) or built-in table.")]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file written by train.")]
+Target = Annotated[str | None, typer.Option("--target", "-t", help="Column to predict.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
+Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same result, to the bit.")]
+Jobs = Annotated[int | None, typer.Option(help="Threads; all cores if not given.")]
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(softwood.__version__)
+        raise typer.Exit
+
+
+@app.command(
+    epilog="Examples:  softwood train breast-cancer  |  softwood train data.csv --target churned --drop id  |  "
+    "softwood train sales.parquet -t price --task regression --epochs 20 --out price.safetensors"
+)
+def train(
+    source: Source,
+    target: Target = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")] = Path("model.safetensors"),
+    task: Task = "auto",
+    drop: Drop = None,
+    test_fraction: Annotated[float, typer.Option(help="Share of rows held out to judge the model.")] = 0.2,
+    params: Annotated[Path | None, typer.Option(help="JSON file of estimator parameters, as tune writes.")] = None,
+    trees: Annotated[int | None, typer.Option(help="Trees in each member [64].")] = None,
+    depth: Annotated[int | None, typer.Option(help="Depth of each tree [4].")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Width of the soft band [1.0].")] = None,
+    members: Annotated[int | None, typer.Option(help="Ensembles that are averaged [6].")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate [0.004].")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows a step [64].")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the rows at most [50].")] = None,
+    l2: Annotated[float | None, typer.Option(help="L2 penalty on split weights [0].")] = None,
+    loss: Annotated[str | None, typer.Option(help="Loss of a regression [squared_error].")] = None,
+    time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds; the best is kept.")] = None,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    report: Annotated[bool, typer.Option("--report", help="Also write test rows, plots and an HTML report.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on a table, judge it on rows held out, and write it to a file."""
+    started = time.monotonic()
+    _require_folder(out)
+    frame, target, task = _open(source, target, task)
+    found = learning_task(frame, target, task=task, drop=drop or ())
+    _note(found.notes)
+    training_rows, test_rows = found.split(test_fraction, seed)
+    training, test = found.take(training_rows), found.take(test_rows)
+    given = {
+        "n_trees": trees, "depth": depth, "gamma": gamma, "n_members": members, "learning_rate": learning_rate,
+        "batch_size": batch_size, "max_epochs": epochs, "l2": l2, "loss": loss, "time_limit": time_limit,
+    }  # fmt: skip
+    chosen = _read_params(params) | {name: value for name, value in given.items() if value is not None}
+    estimator = _estimator(found.task, chosen, seed, jobs, verbose=not as_json)
+    estimator.fit(training.features, training.target)
+    estimator.model_.target_name = target
+    figures = figures_of_merit(estimator, test.features, test.target)
+    estimator.save(out)
+    run = {
+        "softwood": softwood.__version__,
+        "source": source,
+        "target": target,
+        "task": found.task,
+        "rows": {"training": len(training_rows), "test": len(test_rows)},
+        "columns": dict(zip(estimator.model_.column_names, estimator.model_.preprocessor.kinds, strict=True)),
+        "parameters": estimator.model_.estimator["params"],
+        "seed": seed,
+        "seconds": round(time.monotonic() - started, 2),
+        "metrics": figures,
+        "history": estimator.history_,
+    }
+    files = {"model": out, "run": out.with_suffix(".json")}
+    write_whole(files["run"], _json(run).encode())
+    if report:
+        files |= _write_report_files(out, estimator, test)
+    names = {key: str(path) for key, path in files.items()}
+    if as_json:
+        print(_json({key: value for key, value in run.items() if key != "history"} | {"files": names}))
+        return
+    title = f"{found.task} of {target!r}: {len(training_rows)} rows to learn from, {len(test_rows)} held out"
+    _print_figures(figures, title)
+    _print_files(names)
+
+
+@app.command(epilog="Example:  softwood evaluate model.safetensors new.csv --target churned")
+def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: AsJson = False) -> None:
+    """Judge a model on rows with a known target."""
+    estimator, test = _known(model, source, target)
+    _note(test.notes)
+    if _is_training_table(model, source):
+        _note([f"{source} is the table that the model was trained on: expect worse figures on new rows."])
+    figures = figures_of_merit(estimator, test.features, test.target)
+    if as_json:
+        print(_json({"rows": len(test.target), "target": test.target_name, "metrics": figures}))
+        return
+    _print_figures(figures, f"{model} on {len(test.target)} rows of {source}")
+
+
+@app.command(
+    epilog="Examples:  softwood predict model.safetensors new.csv -o out.csv --keep id  |  "
+    "softwood predict model.safetensors huge.parquet -o out.parquet --batch-rows 100000"
+)
+def predict(
+    model: ModelFile,
+    source: Source,
+    out: Annotated[str, typer.Option("--out", "-o", help="File (.csv, .tsv, .parquet); - prints CSV.")] = "-",
+    keep: Annotated[list[str] | None, typer.Option(help="Column to copy to the output; may be repeated.")] = None,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Rows held in memory at once, about.")] = 65_536,
+    jobs: Jobs = None,
+) -> None:
+    """Predict rows of a table of any length, batch by batch: class labels and probabilities, or values."""
+    estimator = softwood.load(model)
+    estimator.set_params(n_jobs=jobs)
+    kinds = dict(zip(estimator.model_.column_names, estimator.model_.preprocessor.kinds, strict=True))
+    batches = (
+        iter([load_example(source)[0]]) if source in EXAMPLES else read_batches(source, kinds, batch_rows=batch_rows)
+    )
+    with BatchWriter(out) as writer:
+        for batch in batches:
+            writer.write(_predictions(estimator, batch, keep or ()))
+        if writer.n_rows == 0:
+            raise TableFileError(f"{source} must hold at least one row; it has a header only.")
+    if out != "-":
+        print(f"{writer.n_rows} rows written to {out}", file=sys.stderr)
+
+
+@app.command(epilog="Example:  softwood info model.safetensors --json")
+def info(model: ModelFile, as_json: AsJson = False) -> None:
+    """Say what a model file holds: task, columns, trees, training."""
+    estimator = softwood.load(model)
+    fitted = estimator.model_
+    trees = fitted.members[0].trees
+    facts: dict[str, Any] = {
+        "file": str(model),
+        "bytes": model.stat().st_size,
+        "task": fitted.head.task,
+        "target": fitted.target_name,
+        "classes": None if fitted.head.classes is None else class_labels(fitted.head.classes),
+        "members": len(fitted.members),
+        "trees_per_member": trees.leaf_weight.shape[0],
+        "depth": trees.leaf_weight.shape[1].bit_length() - 1,
+        "activation": trees.activation,
+        "gamma": round(float(trees.gamma), 6),
+        "numbers": sum(m.trees.split_weight.size + m.trees.leaf_weight.size for m in fitted.members),
+        "epochs": max(fitted.history.get("epoch", []), default=-1) + 1,
+        "columns": dict(zip(fitted.column_names, fitted.preprocessor.kinds, strict=True)),
+    }
+    if as_json:
+        print(_json(facts))
+        return
+    columns = facts.pop("columns")
+    screen = ScreenTable("", "", show_header=False)
+    for key, value in facts.items():
+        if value is not None:
+            screen.add_row(key.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
+    console = Console()
+    console.print(screen)
+    screen = ScreenTable("column", "kind", "importance")
+    for j in np.argsort(-fitted.importances)[:20]:
+        name = fitted.column_names[j]
+        screen.add_row(name, columns[name], f"{fitted.importances[j]:.3f}")
+    console.print(screen)
+    if len(columns) > 20:
+        console.print(f"and {len(columns) - 20} more columns (--json lists them all)")
+
+
+# What several commands do -------------------------------------------------------------------------------------------
+
+
+def _open(source: str, target: str | None, task: str = "auto") -> tuple[Any, str, str]:
+    """Table, target and task of a file or a built-in table."""
+    if source in EXAMPLES:
+        frame, known_target, known_task_name = load_example(source)
+        return frame, target or known_target, task if target or task != "auto" else known_task_name
+    if not os.path.exists(source) and "." not in os.path.basename(source):
+        raise TableFileError(
+            f"There is no file {source!r}, nor a built-in table of that name: those are {', '.join(EXAMPLES)}."
+        )
+    frame = read_file(source)
+    if target is None:
+        raise ValueError(
+            f"Say which column to predict with --target; {source} has {', '.join(map(repr, frame.column_names[:20]))}."
+        )
+    return frame, target, task
+
+
+def _known(model: Path, source: str, target: str | None) -> tuple[Any, LearningTask]:
+    """A fitted estimator, and a table with the target that it predicts."""
+    estimator = softwood.load(model)
+    frame, target, _ = _open(source, target or estimator.model_.target_name)
+    return estimator, known_task(frame, estimator.model_, target)
+
+
+def _estimator(task: str, params: dict[str, Any], seed: int, jobs: int | None, *, verbose: bool) -> Any:
+    kind = softwood.TreeEnsembleRegressor if task == "regression" else softwood.TreeEnsembleClassifier
+    known = kind().get_params(deep=False)
+    unknown = sorted(set(params) - set(known))
+    if unknown:
+        raise ValueError(f"Parameters must be those of {kind.__name__}; {unknown[0]!r} is not one of them.")
+    return kind(**params, random_state=seed, n_jobs=jobs, verbose=int(verbose))
+
+
+def _read_params(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        params = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} must hold a JSON object of parameters; it is no JSON ({error}).") from None
+    if not isinstance(params, dict):
+        raise ValueError(f'{path} must hold a JSON object of parameters, such as {{"depth": 5}}.')
+    return params
+
+
+def _predictions(estimator: Any, batch: Any, keep: list[str] | tuple[str, ...]) -> Any:
+    """Predictions of a batch as an Arrow table."""
+    import pyarrow as pa
+
+    columns = {name: batch.column(require_column(name, batch.column_names)) for name in keep}
+    predicted = estimator.model_.predict(model_columns(batch, estimator.model_))
+    if not hasattr(estimator, "classes_"):
+        outputs = predicted.reshape(len(predicted), -1)
+        names = ["prediction"] if outputs.shape[1] == 1 else [f"prediction {j}" for j in range(outputs.shape[1])]
+        return pa.table(columns | dict(zip(names, outputs.T, strict=True)))
+    columns["prediction"] = pa.array(estimator.classes_[predicted.argmax(axis=1)].tolist())
+    labels = class_labels(estimator.classes_)
+    return pa.table(columns | {f"probability {label}": predicted[:, c] for c, label in enumerate(labels)})
+
+
+def _is_training_table(model: Path, source: str) -> bool:
+    try:
+        run = json.loads(model.with_suffix(".json").read_text())
+        return bool(run["source"] == source)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _require_folder(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise ValueError(f"The folder of {out} must exist; make it with: mkdir -p {out.parent}")
+
+
+def _write_report_files(out: Path, estimator: Any, test: LearningTask) -> dict[str, Path]:
+    """Test rows, pictures and the report, beside the model."""
+    from softwood import plot
+    from softwood.report import write_report
+
+    rows = out.with_name(f"{out.stem}-test.csv")
+    with BatchWriter(rows) as writer:
+        writer.write(test.features.append_column(test.target_name, [test.target.tolist()]))
+    files = {"test rows": rows}
+    files |= plot.save_all(estimator, test.features, out.with_suffix(""))
+    files["report"] = out.with_name(f"{out.stem}-report.html")
+    write_report(files["report"], estimator, test)
+    return files
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN: it becomes null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def _note(notes: list[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _print_figures(figures: dict[str, float], title: str) -> None:
+    print(title)
+    screen = ScreenTable("figure", "value", "better")
+    for name, value in figures.items():
+        words, more_is_better = FIGURES[name]
+        screen.add_row(words, f"{value:.4f}", "higher" if more_is_better else "lower")
+    Console().print(screen)
+
+
+def _print_files(files: dict[str, str]) -> None:
+    print("Files to look at:")
+    for key, path in files.items():
+        print(f"  {key:12} {path}")

@@ -1,0 +1,239 @@
+"""A table with its target in it in; features, target and task out, checked for what cannot be learned from.
+
+`learning_task` takes a table apart for training and says what is wrong with it; `known_task` does the same for a model
+that is already there, whose columns and classes the table must then have. Files are left to `softwood.tablefile`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from softwood.model import Model
+from softwood.preprocess import MAX_ONE_HOT_LEVELS
+from softwood.table import Table, read_table
+
+TASKS = ("classification", "regression")
+# A target of whole numbers with at most this many different ones is taken for class labels.
+MAX_INTEGER_CLASSES = 20
+
+
+@dataclass(frozen=True, eq=False)
+class LearningTask:
+    """What is to be learned, and from which rows.
+
+    Attributes
+    ----------
+    features : data frame
+        In the container that the table came in.
+    target : ndarray [n]
+        Class labels, or numbers.
+    target_name : str
+    task : {"classification", "regression"}
+    notes : list of str
+        What was left out, and why.
+    """
+
+    features: Any
+    target: np.ndarray
+    target_name: str
+    task: str
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, rows: np.ndarray) -> LearningTask:
+        """The rows with the given numbers."""
+        return replace(self, features=_take(self.features, rows), target=self.target[rows])
+
+    def split(self, test_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of training and test rows; classes are spread evenly where each has two rows."""
+        if not 0 < test_fraction < 1:
+            raise ValueError(f"The test part must be a share between 0 and 1; got {test_fraction:g}.")
+        n = len(self.target)
+        stratify = None
+        if self.task == "classification":
+            counts = np.unique(self.target, return_counts=True)[1]
+            if counts.min() >= 2 and min(test_fraction, 1 - test_fraction) * n >= len(counts):
+                stratify = self.target
+        if n < 2:
+            raise ValueError(f"A table needs two rows to hold out a test part; it has {n}. Bring more rows.")
+        training, test = train_test_split(np.arange(n), test_size=test_fraction, random_state=seed, stratify=stratify)
+        return np.sort(training), np.sort(test)
+
+
+def learning_task(frame: Any, target: str, *, task: str = "auto", drop: Iterable[str] = ()) -> LearningTask:
+    """Take a data frame apart for training.
+
+    Parameters
+    ----------
+    frame : data frame
+        With the target among its columns.
+    target : str
+        Name of the target.
+    task : {"auto", "classification", "regression"}
+        "auto" decides by the target: words, booleans and few whole numbers are classes.
+    drop : iterable of str
+        Columns to leave out.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> frame = pa.table({"size": [1.0, 2.0, 3.0], "sort": ["a", "b", "a"]})
+    >>> found = learning_task(frame, "sort")
+    >>> found.task, found.features.column_names
+    ('classification', ['size'])
+    >>> learning_task(frame, "sorte")
+    Traceback (most recent call last):
+    ValueError: The table must have a column 'sorte'; did you mean 'sort'? Its columns are 'size', 'sort'.
+    """
+    if task not in ("auto", *TASKS):
+        raise ValueError(f"The task must be auto, classification or regression; got {task!r}.")
+    table = read_table(frame)
+    names = list(table.names or ())
+    dropped = {names[require_column(name, names)] for name in drop}
+    j = require_column(target, names)
+    frame, table, notes = _with_target(frame, table, j)
+    task = infer_task(table, j) if task == "auto" else task
+    values = _target_values(table, j, task)
+    kept = [i for i, name in enumerate(names) if i != j and name not in dropped]
+    if not kept:
+        raise ValueError(f"A model needs a column besides the target {target!r}; the table has no other.")
+    _check_features(table, kept)
+    features = _select(frame, [names[i] for i in kept])
+    return LearningTask(features, values, target, task, notes)
+
+
+def known_task(frame: Any, model: Model, target: str) -> LearningTask:
+    """Take a data frame apart for a fitted model: its columns, and true targets in the model's terms."""
+    table = read_table(frame)
+    names = list(table.names or ())
+    j = require_column(target, names)
+    frame, table, notes = _with_target(frame, table, j)
+    features = model_columns(frame, model)
+    if model.head.classes is None:
+        return LearningTask(features, _target_values(table, j, "regression"), target, "regression", notes)
+    index_of = {label: i for i, label in enumerate(class_labels(model.head.classes))}
+    unknown = sorted({label for label in table.labels(j) if label not in index_of})
+    if unknown:
+        raise ValueError(
+            f"The classes of {target!r} must be those of the model, {', '.join(map(repr, index_of))}; got "
+            f"{unknown[0]!r}. Name the right column with --target, or leave these rows out."
+        )
+    codes = np.array([index_of[label] for label in table.labels(j)])
+    return LearningTask(features, model.head.classes[codes], target, "classification", notes)
+
+
+def class_labels(classes: np.ndarray) -> list[str]:
+    """Class labels as text, spelt as `Table.labels` spells cells."""
+    return [str(label) for label in Table(None, ("category",), len(classes), columns=(classes,)).labels(0)]
+
+
+def model_columns(frame: Any, model: Model) -> Any:
+    """The columns that a model reads, in its order; an error names those that the table lacks."""
+    names = list(nw.from_native(frame, eager_only=True).columns)
+    missing = [name for name in model.column_names if name not in names]
+    if missing:
+        some = ", ".join(map(repr, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise ValueError(
+            f"The table must have the {model.n_columns} columns of the model; {some} {_nearest(missing[0], names)}"
+        )
+    return _select(frame, model.column_names)
+
+
+def require_column(name: str, names: Sequence[str]) -> int:
+    """Number of a column; an error suggests the nearest name."""
+    if name in names:
+        return list(names).index(name)
+    shown = ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    raise ValueError(f"The table must have a column {name!r}{hint} Its columns are {shown}.")
+
+
+def infer_task(table: Table, j: int) -> str:
+    """Task for a target column: classes for words, booleans and few whole numbers, else regression."""
+    if table.kinds[j] in ("category", "boolean"):
+        return "classification"
+    values = np.unique(table.numbers(j))
+    is_whole = bool(np.all(values == np.rint(values)))
+    return "classification" if is_whole and len(values) <= MAX_INTEGER_CLASSES else "regression"
+
+
+def _select(frame: Any, names: Sequence[str]) -> Any:
+    return nw.from_native(frame, eager_only=True).select(names).to_native()
+
+
+def _take(frame: Any, rows: np.ndarray) -> Any:
+    return nw.from_native(frame, eager_only=True)[rows].to_native()
+
+
+def _with_target(frame: Any, table: Table, j: int) -> tuple[Any, Table, list[str]]:
+    """Frame and table without the rows whose target is missing, and a note if there were any."""
+    name = table.name(j)
+    present = np.array([label is not None for label in table.labels(j)])
+    if not present.any():
+        raise ValueError(f"The target {name!r} must hold values; all its cells are missing. Choose another column.")
+    if present.all():
+        return frame, table, []
+    rows = np.flatnonzero(present)
+    note = f"{len(present) - len(rows)} of {len(present)} rows have no {name!r} and were left out."
+    return _take(frame, rows), table.take(rows), [note]
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"is missing (is it {near[0]!r} here? Rename it)." if near else "is missing. Add it, or train without it."
+
+
+def _target_values(table: Table, j: int, task: str) -> np.ndarray:
+    name, kind = table.name(j), table.kinds[j]
+    if task == "regression":
+        if kind in ("category", "datetime"):
+            raise ValueError(
+                f"The target of a regression must hold numbers; {name!r} holds {kind} values. "
+                "Choose another column, or --task classification."
+            )
+        values = table.numbers(j)
+        if not np.isfinite(values).all():
+            raise ValueError(f"The target {name!r} must be finite; it holds an infinity. Leave such rows out.")
+        return values
+    labels = table.labels(j)
+    distinct = sorted(set(labels))
+    if len(distinct) < 2:
+        raise ValueError(
+            f"A classification needs two classes; {name!r} is {distinct[0]!r} in every row. Choose another target, "
+            "or bring rows of the other class."
+        )
+    if len(distinct) > max(MAX_INTEGER_CLASSES, len(labels) // 2):
+        raise ValueError(
+            f"The target {name!r} has {len(distinct)} classes in {len(labels)} rows, too many to learn. "
+            "Choose another column, or --task regression for numbers."
+        )
+    if kind == "numeric":
+        values = table.numbers(j)
+        return values.astype(np.int64) if np.all(values == np.rint(values)) else values
+    return np.array(labels, dtype=str)
+
+
+def _check_features(table: Table, columns: Sequence[int]) -> None:
+    for j in columns:
+        name, kind = table.name(j), table.kinds[j]
+        if kind == "category":
+            labels = table.labels(j)
+            present = [label for label in labels if label is not None]
+            is_id = len(present) > MAX_ONE_HOT_LEVELS and len(set(present)) == len(present)
+            if is_id:
+                raise ValueError(
+                    f"Column {name!r} has another text in every row, as an id has, and teaches nothing. "
+                    f"Leave it out with --drop {shlex.quote(name)}."
+                )
+        else:
+            present = table.numbers(j)[~np.isnan(table.numbers(j))].tolist()
+        if not present:
+            raise ValueError(f"Column {name!r} has no values at all. Leave it out with --drop {shlex.quote(name)}.")

@@ -1,0 +1,240 @@
+"""CSV, TSV and Parquet files to and from Arrow tables, whole or in batches.
+
+A path goes in, `pyarrow.Table`s come out, and the other way round; `softwood.table` gives the columns their kinds. Files
+whose names end in .gz are compressed. A file that cannot be read gives a `TableFileError` of one line with the remedy.
+Needs pyarrow, which the extra "cli" installs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+try:
+    import pyarrow as pa
+    import pyarrow.csv as arrow_csv
+    import pyarrow.parquet as parquet
+except ImportError as error:
+    raise ImportError("Reading table files needs pyarrow: pip install 'softwood[cli]'.") from error
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+_PARQUET = (".parquet", ".pq")
+FORMATS = ".csv, .tsv (both also .gz) and .parquet"
+# What stands for a missing cell in text files; an empty cell always does.
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A")
+
+
+class TableFileError(ValueError):
+    """A table file that cannot be read or written; the message says why and what to do."""
+
+
+def read_file(path: str | os.PathLike[str]) -> pa.Table:
+    """Read a whole file; the types of text columns are inferred from all rows.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "fruit.csv")
+    >>> _ = path.write_text("weight,colour\\n1.5,red\\nNA,green\\n")
+    >>> read_file(path).to_pydict()
+    {'weight': [1.5, None], 'colour': ['red', 'green']}
+    """
+    path, separator = _inspect(path)
+    try:
+        table = parquet.read_table(path) if separator is None else _read_text(path, separator)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+    _check_columns(table.schema, path)
+    if table.num_rows == 0:
+        raise TableFileError(f"{path} must hold at least one row; it has a header only. Check how it was written.")
+    return table
+
+
+def read_batches(
+    path: str | os.PathLike[str], kinds: Mapping[str, str], *, batch_rows: int = 65_536
+) -> Iterator[pa.Table]:
+    """Read a file of any length piece by piece, in memory that does not grow with it.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    kinds : mapping of str to str
+        Kinds (`softwood.table.KINDS`) of the columns that a model reads. Types are not inferred for these, so that a
+        column reads alike in every batch; other text columns are read as strings.
+    batch_rows : int
+        Rows of a batch, about.
+    """
+    path, separator = _inspect(path)
+    try:
+        pieces = _parquet_batches(path, batch_rows) if separator is None else _text_batches(path, separator, kinds)
+        for piece in pieces:
+            for first in range(0, piece.num_rows, batch_rows):
+                yield pa.Table.from_batches([piece.slice(first, batch_rows)])
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+class BatchWriter:
+    """Writes tables one after the other to a CSV, TSV or Parquet file, or as CSV to standard output ("-").
+
+    Use it in a with statement. The file appears under its name when the statement ends without an error; until then,
+    and after an error or Ctrl-C, there is none, or the old one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.n_rows = 0
+        self._writer: Any = None
+        self._stream: Any = None
+        self._temporary: str | None = None
+        if self.path != "-":
+            _format_of(self.path)  # refuse an unknown format before any work is done
+            folder, name = os.path.split(os.path.abspath(self.path))
+            if not os.path.isdir(folder):
+                raise TableFileError(f"The folder of {self.path} must exist; make it with: mkdir -p {folder}")
+            self._temporary = os.path.join(folder, f".{secrets.token_hex(4)}.{name}")
+
+    def __enter__(self) -> BatchWriter:
+        return self
+
+    def write(self, table: pa.Table) -> None:
+        """Append a table; all have the same columns."""
+        if self._writer is None:
+            self._open(table.schema)
+        self._writer.write_table(table)
+        self.n_rows += table.num_rows
+
+    def _open(self, schema: pa.Schema) -> None:
+        separator = "," if self._temporary is None else _format_of(self.path)
+        if self._temporary is None:
+            self._stream = pa.PythonFile(sys.stdout.buffer, mode="w")
+        else:
+            compression = "gzip" if self.path.lower().endswith(".gz") else None
+            self._stream = pa.output_stream(self._temporary, compression=compression)
+        if separator is None:
+            self._writer = parquet.ParquetWriter(self._stream, schema)
+        else:
+            options = arrow_csv.WriteOptions(delimiter=separator, quoting_style="needed")
+            self._writer = arrow_csv.CSVWriter(self._stream, schema, write_options=options)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        if self._temporary is None:
+            sys.stdout.flush()
+            return
+        if self._stream is not None:
+            self._stream.close()
+        if kind is None and self._writer is not None:
+            os.replace(self._temporary, self.path)
+        else:
+            with suppress(FileNotFoundError):
+                os.remove(self._temporary)
+
+
+# Formats ------------------------------------------------------------------------------------------------------------
+
+
+def _inspect(path: str | os.PathLike[str]) -> tuple[str, str | None]:
+    """The path as a string and its format, of a file that exists and is not empty."""
+    name = os.fspath(path)
+    separator = _format_of(name)
+    if not os.path.isfile(name):
+        raise TableFileError(f"There is no file {name!r}. Check the path (the present folder is {os.getcwd()}).")
+    if os.path.getsize(name) == 0:
+        raise TableFileError(f"{name} is empty; it must hold a header and rows. Check how it was written.")
+    return name, separator
+
+
+def _format_of(name: str) -> str | None:
+    """Separator of a text file, or None for Parquet."""
+    stem = name[:-3] if name.lower().endswith(".gz") else name
+    suffix = os.path.splitext(stem)[1].lower()
+    if suffix in _PARQUET and stem == name:
+        return None
+    if suffix not in _SEPARATORS:
+        raise TableFileError(f"A table's file name must end in {FORMATS}; got {name!r}. Rename or convert it.")
+    return _SEPARATORS[suffix]
+
+
+def _convert_options(types: Mapping[str, pa.DataType] | None = None) -> arrow_csv.ConvertOptions:
+    return arrow_csv.ConvertOptions(null_values=list(MISSING), strings_can_be_null=True, column_types=types)
+
+
+def _parse_options(separator: str) -> arrow_csv.ParseOptions:
+    return arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+
+
+def _read_text(path: str, separator: str) -> pa.Table:
+    options = {"parse_options": _parse_options(separator), "convert_options": _convert_options()}
+    try:
+        return arrow_csv.read_csv(path, **options)
+    except pa.ArrowInvalid:  # once more in one thread: only then does the message tell the line
+        return arrow_csv.read_csv(path, read_options=arrow_csv.ReadOptions(use_threads=False), **options)
+
+
+def _text_batches(path: str, separator: str, kinds: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    inferred = arrow_csv.open_csv(path, parse_options=_parse_options(separator), convert_options=_convert_options())
+    _check_columns(inferred.schema, path)
+    types = {field.name: _type_for(kinds.get(field.name), field.type) for field in inferred.schema}
+    given = {name: type_ for name, type_ in types.items() if type_ is not None}
+    yield from arrow_csv.open_csv(
+        path, parse_options=_parse_options(separator), convert_options=_convert_options(given)
+    )
+
+
+def _type_for(kind: str | None, inferred: pa.DataType) -> pa.DataType | None:
+    """Arrow type for a text column of the given kind; None where the first rows must decide (dates, times of day)."""
+    if kind == "datetime" or (kind == "numeric" and pa.types.is_temporal(inferred)):
+        return None
+    return {"numeric": pa.float64(), "boolean": pa.bool_()}.get(kind or "", pa.string())
+
+
+def _parquet_batches(path: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    file = parquet.ParquetFile(path)
+    _check_columns(file.schema_arrow, path)
+    yield from file.iter_batches(batch_size=batch_rows)
+
+
+# Errors -------------------------------------------------------------------------------------------------------------
+
+
+def _check_columns(schema: pa.Schema, path: str) -> None:
+    repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if repeated:
+        raise TableFileError(f"Column names of {path} must differ; {repeated[0]!r} occurs twice. Rename one.")
+    binary = [field.name for field in schema if pa.types.is_binary(field.type)]
+    if binary and _format_of(path) is not None:
+        raise TableFileError(
+            f"{path} must be UTF-8 text; column {binary[0]!r} is not. Convert it: iconv -f latin1 -t utf8 {path}"
+        )
+
+
+def _unreadable(path: str, error: Exception) -> TableFileError:
+    text = " ".join(str(error).split())
+    ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text)
+    if ragged:
+        line, expected, got = ragged.groups()
+        where = f"Line {line}" if line else "A line"
+        return TableFileError(
+            f"{where} of {path} has {got} fields, and the header {expected}: mend the line, or put quotes around "
+            "fields that contain the separator."
+        )
+    wrong = re.search(r"In CSV column #(\d+): .*?conversion error to (\w+): invalid value '(.*?)'", text)
+    if wrong:
+        column, type_, value = wrong.groups()
+        needed = {"double": "numbers", "bool": "true or false"}.get(type_, type_)
+        return TableFileError(
+            f"Column {int(column) + 1} of {path} must hold {needed}, as at training; got {value!r}. "
+            "Mend the cell, or leave it empty if the value is missing."
+        )
+    return TableFileError(f"{path} cannot be read ({text[:200]}). Check that it is whole and of the format it names.")
