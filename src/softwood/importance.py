@@ -60,11 +60,11 @@ def split_stakes(
         t = x @ split_weight[tree].T
         if split_bias is not None:
             t = t + split_bias[tree]
-        stakes[tree] = _tree_stakes(_left_probability(t / gamma, activation), leaf_weight[tree])
+        stakes[tree] = _tree_stakes(left_probability(t / gamma, activation), leaf_weight[tree])
     return stakes
 
 
-def _left_probability(t: np.ndarray, activation: str) -> np.ndarray:
+def left_probability(t: np.ndarray, activation: str) -> np.ndarray:
     """S(t) for a gamma of 1."""
     if activation == "logistic":
         return expit(t)

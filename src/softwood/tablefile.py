@@ -1,8 +1,8 @@
 """CSV, TSV and Parquet files to and from Arrow tables, whole or in batches.
 
-A path goes in, `pyarrow.Table`s come out, and the other way round; `softwood.table` gives the columns their kinds. Files
-whose names end in .gz are compressed. A file that cannot be read gives a `TableFileError` of one line with the remedy.
-Needs pyarrow, which the extra "cli" installs.
+A path goes in, `pyarrow.Table`s come out, and the other way round; `softwood.table` gives the columns their kinds.
+Files whose names end in .gz are compressed. A file that cannot be read gives a `TableFileError` of one line with the
+remedy. Needs pyarrow, which the extra "cli" installs.
 """
 
 from __future__ import annotations
