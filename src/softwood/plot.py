@@ -32,6 +32,7 @@ _COLOURS = {
     "other": "#bc6c25",
 }
 _COLUMN_WIDTH = 3.5
+_LEGEND = "\nleaves: blue raises the raw score, brown lowers it"
 
 
 def _axes(ax: Any, height: float, width: float = _COLUMN_WIDTH) -> Any:
@@ -115,7 +116,7 @@ def plot_activations(ax: Any = None, *, gammas: tuple[float, ...] = (1.0, 3.0, 5
     _tidy(ax)
     ax.set_xlabel("t", fontsize=8)
     ax.set_ylabel("probability of going left", fontsize=8)
-    ax.legend(fontsize=7, frameon=False, loc="upper left")
+    ax.legend(fontsize=7, frameon=False, loc="lower right")
     return ax
 
 
@@ -139,7 +140,7 @@ def plot_tree(
     traffic = usage(model, X).traffic[member][tree]
     view = tree_view(model, traffic, member=member, tree=tree, output=output, max_depth=max_depth)
     ax = _draw_tree(view, traffic, ax)
-    ax.set_title(f"member {member}, tree {tree}: share of rows at each node", fontsize=8)
+    ax.set_title(f"member {member}, tree {tree}: share of rows at each node{_LEGEND}", fontsize=8)
     return ax
 
 
@@ -165,14 +166,15 @@ def plot_row_path(
     view = tree_view(model, reach, member=member, tree=tree, output=output, max_depth=max_depth)
     ax = _draw_tree(view, reach, ax)
     added = float(way.contribution[output])
-    ax.set_title(f"row {row} in member {member}, tree {tree}: adds {added:+.3g} to the raw score", fontsize=8)
+    ax.set_title(f"row {row} in member {member}, tree {tree}: adds {added:+.3g} to the raw score{_LEGEND}", fontsize=8)
     return ax
 
 
 def _draw_tree(view: TreeView, reach: np.ndarray, ax: Any) -> Any:
     """Draw nodes [x, level] with areas and edges by `reach`; nodes that nothing reaches are pale."""
     n_ends = sum(node.is_end for node in view.nodes)
-    ax = _axes(ax, 1.0 + 0.85 * (view.depth + 1), max(_COLUMN_WIDTH * 2, 0.42 * n_ends))
+    ax = _axes(ax, 1.0 + 0.85 * (view.depth + 1), max(_COLUMN_WIDTH * 2, 0.32 * n_ends))
+    inches = ax.get_position().width * ax.figure.get_figwidth()
     place = {node.index: (node.x * n_ends, -node.level) for node in view.nodes}
     for node in view.nodes:
         for child in () if node.is_end else (2 * node.index + 1, 2 * node.index + 2):
@@ -185,28 +187,44 @@ def _draw_tree(view: TreeView, reach: np.ndarray, ax: Any) -> Any:
         share = float(reach[node.index])
         if node.is_end:
             side = "positive" if node.value >= 0 else "other"
-            colour = matplotlib.colors.to_rgba(_COLOURS[side], 0.25 + 0.75 * abs(node.value) / largest)
+            colour = _tint(_COLOURS[side], 0.25 + 0.75 * abs(node.value) / largest)
         else:
-            colour = matplotlib.colors.to_rgba(_COLOURS["training"])
+            colour = _COLOURS["training"]
         colour = colour if share > 0 else "#eeeeee"
         ax.scatter([x], [y], s=12 + 260 * share, color=[colour], edgecolor="white", linewidth=0.5, zorder=2)
-        _label_node(ax, node, x, y, share, view.depth)
+        _label_node(ax, node, (x, y), share, inches / 2**node.level)
     ax.set_xlim(-0.6, n_ends - 0.4)
-    ax.set_ylim(-view.depth - 0.75, 0.65)
+    ax.set_ylim(-view.depth - 0.85, 0.65)
     ax.axis("off")
     return ax
 
 
-def _label_node(ax: Any, node: Any, x: float, y: float, share: float, depth: int) -> None:
+def _tint(colour: str, strength: float) -> tuple[float, ...]:
+    """The colour on white paper: a translucent one would show the edge below."""
+    return tuple(1 - strength * (1 - part) for part in matplotlib.colors.to_rgb(colour))
+
+
+def _label_node(ax: Any, node: Any, place: tuple[float, float], share: float, room: float) -> None:
+    """Write value or columns beside a node that has `room` inches for itself."""
     ink = "#222222" if share > 0 else "#aaaaaa"
+    paper = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6}
     if node.is_end:
-        text = f"{node.value:+.2g}" + (f"\n({node.n_below} leaves)" if node.n_below > 1 else "")
-        ax.text(x, y - 0.2, text, ha="center", va="top", fontsize=5.5, rotation=90 if depth > 4 else 0, color=ink)
+        text = f"{node.value:+.2g}" + (f" ({node.n_below} leaves)" if node.n_below > 1 else "")
+        turned = 90 if room < 0.4 or node.n_below > 1 else 0
+        ax.annotate(
+            text, place, (0, -10), textcoords="offset points", ha="center", va="top", fontsize=5.5, rotation=turned,
+            color=ink,
+        )  # fmt: skip
         return
-    lines = [_short(name, 22) for name in node.features[: 2 if depth <= 4 else 1]]
-    if depth - node.level > 2 or depth <= 3:  # deeper there is no room
-        text = "\n".join(lines) + (f"\n{share:.0%}" if share > 0 else "")
-        ax.annotate(text, (x, y), (5, 4), textcoords="offset points", fontsize=5.5, va="bottom", color=ink)
+    length = int(room / 0.05)  # characters of this size that fit
+    if length < 8:
+        return
+    lines = [_short(name, min(24, length)) for name in node.features[:2]]
+    lines += [f"{share:.0%}"] if share > 0 else []
+    ax.annotate(
+        "\n".join(lines), place, (0, 9), textcoords="offset points", fontsize=5.5, ha="center", va="bottom", color=ink,
+        bbox=paper, zorder=3,
+    )  # fmt: skip
 
 
 def _short(name: str, length: int) -> str:
