@@ -8,9 +8,10 @@ The work is done elsewhere: files by `softwood.tablefile`, targets by `softwood.
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +21,29 @@ from rich.console import Console
 from rich.table import Table as ScreenTable
 
 import softwood
+from softwood.cli_explain import explain, plot, report
+from softwood.console import (
+    AsJson,
+    Drop,
+    Jobs,
+    ModelFile,
+    Seed,
+    Source,
+    Target,
+    Task,
+    as_json_text,
+    open_known,
+    open_table,
+    print_figures,
+    print_files,
+    print_notes,
+    require_folder,
+)
 from softwood.example_tables import EXAMPLES, load_example
-from softwood.metrics import FIGURES, figures_of_merit
+from softwood.metrics import figures_of_merit
 from softwood.modelfile import write_whole
-from softwood.supervised import LearningTask, class_labels, known_task, learning_task, model_columns, require_column
-from softwood.tablefile import BatchWriter, TableFileError, read_batches, read_file
+from softwood.supervised import LearningTask, class_labels, learning_task, model_columns, require_column
+from softwood.tablefile import BatchWriter, TableFileError, read_batches
 
 app = typer.Typer(
     help="Soft decision trees for tables: train, judge, apply and explain a model without writing code.",
@@ -33,15 +52,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-Source = Annotated[str, typer.Argument(metavar="TABLE", help="File (.csv, .tsv, .parquet) or built-in table.")]
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file written by train.")]
-Target = Annotated[str | None, typer.Option("--target", "-t", help="Column to predict.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
-Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
-Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
-Seed = Annotated[int, typer.Option(help="Same seed, same result, to the bit.")]
-Jobs = Annotated[int | None, typer.Option(help="Threads; all cores if not given.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -80,10 +90,10 @@ def train(
 ) -> None:
     """Train a model on a table, judge it on rows held out, and write it to a file."""
     started = time.monotonic()
-    _require_folder(out)
-    frame, target, task = _open(source, target, task)
+    require_folder(out)
+    frame, target, task = open_table(source, target, task)
     found = learning_task(frame, target, task=task, drop=drop or ())
-    _note(found.notes)
+    print_notes(found.notes)
     training_rows, test_rows = found.split(test_fraction, seed)
     training, test = found.take(training_rows), found.take(test_rows)
     given = {
@@ -110,30 +120,30 @@ def train(
         "history": estimator.history_,
     }
     files = {"model": out, "run": out.with_suffix(".json")}
-    write_whole(files["run"], _json(run).encode())
+    write_whole(files["run"], as_json_text(run).encode())
     if report:
         files |= _write_report_files(out, estimator, test)
     names = {key: str(path) for key, path in files.items()}
     if as_json:
-        print(_json({key: value for key, value in run.items() if key != "history"} | {"files": names}))
+        print(as_json_text({key: value for key, value in run.items() if key != "history"} | {"files": names}))
         return
     title = f"{found.task} of {target!r}: {len(training_rows)} rows to learn from, {len(test_rows)} held out"
-    _print_figures(figures, title)
-    _print_files(names)
+    print_figures(figures, title)
+    print_files(names)
 
 
 @app.command(epilog="Example:  softwood evaluate model.safetensors new.csv --target churned")
 def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: AsJson = False) -> None:
     """Judge a model on rows with a known target."""
-    estimator, test = _known(model, source, target)
-    _note(test.notes)
+    estimator, test = open_known(model, source, target)
+    print_notes(test.notes)
     if _is_training_table(model, source):
-        _note([f"{source} is the table that the model was trained on: expect worse figures on new rows."])
+        print_notes([f"{source} is the table that the model was trained on: expect worse figures on new rows."])
     figures = figures_of_merit(estimator, test.features, test.target)
     if as_json:
-        print(_json({"rows": len(test.target), "target": test.target_name, "metrics": figures}))
+        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": figures}))
         return
-    _print_figures(figures, f"{model} on {len(test.target)} rows of {source}")
+    print_figures(figures, f"{model} on {len(test.target)} rows of {source}")
 
 
 @app.command(
@@ -186,7 +196,7 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
         "columns": dict(zip(fitted.column_names, fitted.preprocessor.kinds, strict=True)),
     }
     if as_json:
-        print(_json(facts))
+        print(as_json_text(facts))
         return
     columns = facts.pop("columns")
     screen = ScreenTable("", "", show_header=False)
@@ -204,31 +214,51 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
         console.print(f"and {len(columns) - 20} more columns (--json lists them all)")
 
 
-# What several commands do -------------------------------------------------------------------------------------------
+@app.command(
+    epilog="Examples:  softwood tune data.csv -t churned --trials 50 --out best.json (again: goes on)  |  "
+    "softwood tune data.csv -t churned --storage postgresql://host/studies"
+)
+def tune(
+    source: Source,
+    target: Target = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials to run now.")] = 50,
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
+    storage: Annotated[str | None, typer.Option(help="Optuna storage URL; a file beside --out if not given.")] = None,
+    study: Annotated[str | None, typer.Option(help="Name of the study; made of table and target if not given.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSON file for the best parameters.")] = Path("best.json"),
+    task: Task = "auto",
+    drop: Drop = None,
+    members: Annotated[int, typer.Option(min=1, help="Ensembles averaged in each trial.")] = 1,
+    time_limit: Annotated[float | None, typer.Option(help="Start no trial after this many seconds.")] = None,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for good parameters by cross-validation, in a study that can be stopped, resumed and shared."""
+    from softwood.tune import Search, run_search
+
+    require_folder(out)
+    frame, target, task = open_table(source, target, task)
+    found = learning_task(frame, target, task=task, drop=drop or ())
+    print_notes(found.notes)
+    name = study or f"{Path(source).name} {target}"
+    storage = storage or f"sqlite:///{out.with_suffix('.db')}"
+    search = Search(found, n_folds=folds, n_members=members, seed=seed, n_jobs=jobs)
+    best = run_search(search, study=name, storage=storage, n_trials=trials, time_limit=time_limit, quiet=as_json)
+    write_whole(out, as_json_text(best.params).encode())
+    if as_json:
+        print(as_json_text({"study": name, "storage": storage, **asdict(best)}))
+        return
+    print(f"Best of {best.n_trials} trials ({best.n_pruned} pruned): {best.metric} {best.value:.4f}")
+    for key, value in best.params.items():
+        print(f"  {key:14} {value if isinstance(value, int) else format(value, '.4g')}")
+    print_files({"parameters": str(out), "study": storage})
+    print(f"Train with them: softwood train {shlex.quote(source)} --target {shlex.quote(target)} --params {out}")
 
 
-def _open(source: str, target: str | None, task: str = "auto") -> tuple[Any, str, str]:
-    """Table, target and task of a file or a built-in table."""
-    if source in EXAMPLES:
-        frame, known_target, known_task_name = load_example(source)
-        return frame, target or known_target, task if target or task != "auto" else known_task_name
-    if not os.path.exists(source) and "." not in os.path.basename(source):
-        raise TableFileError(
-            f"There is no file {source!r}, nor a built-in table of that name: those are {', '.join(EXAMPLES)}."
-        )
-    frame = read_file(source)
-    if target is None:
-        raise ValueError(
-            f"Say which column to predict with --target; {source} has {', '.join(map(repr, frame.column_names[:20]))}."
-        )
-    return frame, target, task
-
-
-def _known(model: Path, source: str, target: str | None) -> tuple[Any, LearningTask]:
-    """A fitted estimator, and a table with the target that it predicts."""
-    estimator = softwood.load(model)
-    frame, target, _ = _open(source, target or estimator.model_.target_name)
-    return estimator, known_task(frame, estimator.model_, target)
+app.command(epilog="Example:  softwood explain model.safetensors new.csv --row 3")(explain)
+app.command(epilog="Example:  softwood plot tree model.safetensors new.csv --out tree.png")(plot)
+app.command(epilog="Example:  softwood report model.safetensors test.csv --out report.html")(report)
 
 
 def _estimator(task: str, params: dict[str, Any], seed: int, jobs: int | None, *, verbose: bool) -> Any:
@@ -275,56 +305,16 @@ def _is_training_table(model: Path, source: str) -> bool:
         return False
 
 
-def _require_folder(out: Path) -> None:
-    if not out.parent.is_dir():
-        raise ValueError(f"The folder of {out} must exist; make it with: mkdir -p {out.parent}")
-
-
 def _write_report_files(out: Path, estimator: Any, test: LearningTask) -> dict[str, Path]:
     """Test rows, pictures and the report, beside the model."""
-    from softwood import plot
+    from softwood.plot import save_all
     from softwood.report import write_report
 
     rows = out.with_name(f"{out.stem}-test.csv")
     with BatchWriter(rows) as writer:
         writer.write(test.features.append_column(test.target_name, [test.target.tolist()]))
     files = {"test rows": rows}
-    files |= plot.save_all(estimator, test.features, out.with_suffix(""))
+    files |= save_all(estimator, test.features, out.with_suffix(""))
     files["report"] = out.with_name(f"{out.stem}-report.html")
     write_report(files["report"], estimator, test)
     return files
-
-
-def _json(value: Any) -> str:
-    return json.dumps(_plain(value), indent=2, ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN: it becomes null."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
-
-
-def _note(notes: list[str]) -> None:
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-
-
-def _print_figures(figures: dict[str, float], title: str) -> None:
-    print(title)
-    screen = ScreenTable("figure", "value", "better")
-    for name, value in figures.items():
-        words, more_is_better = FIGURES[name]
-        screen.add_row(words, f"{value:.4f}", "higher" if more_is_better else "lower")
-    Console().print(screen)
-
-
-def _print_files(files: dict[str, str]) -> None:
-    print("Files to look at:")
-    for key, path in files.items():
-        print(f"  {key:12} {path}")
