@@ -24,7 +24,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 2
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
-        warnings.showwarning = _show_warning
+        warnings.showwarning = _show_warning  # catch_warnings puts the old one back
         try:
             app(None if arguments is None else list(arguments), prog_name="softwood")
         except SystemExit as stop:
@@ -43,13 +43,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: BaseException | str) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}. Check the path and its permissions."
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _show_warning(message: Any, *_: Any) -> None:
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"note: {_one_line(message)}", file=sys.stderr)
 
 

@@ -171,8 +171,10 @@ def _row(estimator: Any, X: Any, row: int, path: DecisionPath) -> dict[str, Any]
 
 def _print_row(console: Console, found: dict[str, Any]) -> None:
     prediction = found["prediction"]
-    pairs = prediction.items() if isinstance(prediction, dict) else enumerate(prediction)
-    words = ", ".join(f"{value:.4g}" if len(pairs) == 1 else f"{name}: {value:.4g}" for name, value in pairs)
+    if isinstance(prediction, dict):
+        words = ", ".join(f"{name}: {value:.4g}" for name, value in prediction.items())
+    else:
+        words = ", ".join(f"{value:.4g}" for value in prediction)
     of = "" if found["raw_score_of"] is None else f" for {found['raw_score_of']!r}"
     print(f"\nRow {found['row']}: {words}")
     print(

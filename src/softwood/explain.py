@@ -149,7 +149,7 @@ def decision_path(estimator: Any, X: Any, row: int = 0) -> DecisionPath:
         x = inputs[member.encoding][0].astype(np.float64)
         for tree in range(len(w)):
             trees.append(_tree_path(model, i, tree, x, w[tree], None if b is None else b[tree], o[tree]))
-    offset = np.mean([member.trees.offset for member in model.members], axis=0, dtype=np.float64)
+    offset = np.asarray(np.mean([member.trees.offset for member in model.members], axis=0, dtype=np.float64))
     scores = model.raw_scores(one)
     return DecisionPath(trees, offset, scores[0], model.head.predictions(scores)[0])
 
@@ -257,8 +257,9 @@ def usage(estimator: Any, X: Any) -> Usage:
     reachable, traffic = [], []
     for i, (member, (w, b, _)) in enumerate(zip(model.members, model.folded, strict=True)):
         x = inputs[member.encoding].astype(np.float64)
-        routing = {"split_bias": b, "activation": member.trees.activation, "gamma": member.trees.gamma}
-        reachable.append(ops.reachability(x, w, **routing).leaves.mean(axis=0, dtype=np.float64))
+        activation, gamma = member.trees.activation, member.trees.gamma
+        counts = ops.reachability(x, w, split_bias=b, activation=activation, gamma=gamma)
+        reachable.append(counts.leaves.mean(axis=0, dtype=np.float64))
         total = np.zeros((len(w), 2 * w.shape[1] + 1))
         for tree in range(len(w)):
             for _, _, reach in _walk(model, i, tree, x):

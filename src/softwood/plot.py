@@ -179,18 +179,16 @@ def _draw_tree(view: TreeView, reach: np.ndarray, ax: Any) -> Any:
     for node in view.nodes:
         for child in () if node.is_end else (2 * node.index + 1, 2 * node.index + 2):
             (x0, y0), (x1, y1), share = place[node.index], place[child], reach[child]
-            colour = _COLOURS["leaves"] if share > 0 else "#dddddd"
-            ax.plot([x0, x1], [y0, y1], color=colour, linewidth=0.4 + 3.5 * share, zorder=1, solid_capstyle="round")
+            ink = _COLOURS["leaves"] if share > 0 else "#dddddd"
+            ax.plot([x0, x1], [y0, y1], color=ink, linewidth=0.4 + 3.5 * share, zorder=1, solid_capstyle="round")
     largest = max(abs(node.value) for node in view.nodes if node.is_end) or 1.0
     for node in view.nodes:
         x, y = place[node.index]
         share = float(reach[node.index])
-        if node.is_end:
+        colour: Any = _COLOURS["training"] if share > 0 else "#eeeeee"
+        if node.is_end and share > 0:
             side = "positive" if node.value >= 0 else "other"
             colour = _tint(_COLOURS[side], 0.25 + 0.75 * abs(node.value) / largest)
-        else:
-            colour = _COLOURS["training"]
-        colour = colour if share > 0 else "#eeeeee"
         ax.scatter([x], [y], s=12 + 260 * share, color=[colour], edgecolor="white", linewidth=0.5, zorder=2)
         _label_node(ax, node, (x, y), share, inches / 2**node.level)
     ax.set_xlim(-0.6, n_ends - 0.4)

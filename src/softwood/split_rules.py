@@ -97,7 +97,7 @@ def split_rule(
     sources = preprocessor.base_columns()
     constant = float(bias)
     terms = []
-    for f in np.flatnonzero(weight):
+    for f in np.flatnonzero(weight).tolist():
         column = preprocessor.columns[sources[features.source[f]][0]]
         kind, coefficient = int(features.kind[f]), float(weight[f]) * float(features.scale[f])
         r = _function(features, f, float(base[features.source[f]]))
@@ -109,7 +109,7 @@ def split_rule(
             coefficient /= column.unit
             constant -= coefficient * column.offset
             value = r * column.unit + column.offset
-        terms.append(Term(feature_name(preprocessor, encoding, int(f)), coefficient, value, strength))
+        terms.append(Term(feature_name(preprocessor, encoding, f), coefficient, value, strength))
     terms.sort(key=lambda term: -term.strength)
     return SplitRule(tuple(terms), -constant, gamma / 2, left_probability)
 

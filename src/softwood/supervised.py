@@ -141,7 +141,7 @@ def model_columns(frame: Any, model: Model) -> Any:
     if missing:
         some = ", ".join(map(repr, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise ValueError(
-            f"The table must have the {model.n_columns} columns of the model; {some} {_nearest(missing[0], names)}"
+            f"The table must have the {model.n_columns} columns of the model; {some} {_nearest(missing, names)}"
         )
     return _select(frame, model.column_names)
 
@@ -160,6 +160,8 @@ def infer_task(table: Table, j: int) -> str:
     """Task for a target column: classes for words, booleans and few whole numbers, else regression."""
     if table.kinds[j] in ("category", "boolean"):
         return "classification"
+    if table.kinds[j] == "datetime":
+        return "regression"
     values = np.unique(table.numbers(j))
     is_whole = bool(np.all(values == np.rint(values)))
     return "classification" if is_whole and len(values) <= MAX_INTEGER_CLASSES else "regression"
@@ -186,8 +188,10 @@ def _with_target(frame: Any, table: Table, j: int) -> tuple[Any, Table, list[str
     return _take(frame, rows), table.take(rows), [note]
 
 
-def _nearest(name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+def _nearest(missing: Sequence[str], names: Sequence[str]) -> str:
+    if len(missing) > 1:
+        return "are missing. Add them, or train without them."
+    near = difflib.get_close_matches(missing[0], names, n=1, cutoff=0.6)
     return f"is missing (is it {near[0]!r} here? Rename it)." if near else "is missing. Add it, or train without it."
 
 

@@ -1,0 +1,337 @@
+"""The command line as a user meets it: files in, models and predictions out, and mistakes answered in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as parquet
+import pytest
+
+import softwood
+from softwood.__main__ import run
+from softwood.modelfile import read_model_file
+
+QUICK = ["--members", "1", "--trees", "4", "--epochs", "4", "--learning-rate", "0.03"]
+
+
+def mixed_table(n=200, seed=0):
+    """Mixed types, missing cells, unicode names, a constant column, and a target with spaces in its name."""
+    rng = np.random.default_rng(seed)
+    size = rng.normal(50, 10, n)
+    return pa.table(
+        {
+            "größe": pa.array(size, mask=rng.random(n) < 0.1),
+            "colour": pa.array(rng.choice(["red", "green", "blue"], n), mask=rng.random(n) < 0.1),
+            "城市": rng.choice([f"city {i}" for i in range(30)], n),
+            "constant": np.full(n, 7.0),
+            "is new": rng.random(n) < 0.5,
+            "since": pa.array(np.datetime64("2024-01-01T00", "s") + rng.integers(0, 10**7, n)),
+            "will they leave?": np.where(size > 50, "yes", "no"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with one table in several formats and a model trained on it."""
+    folder = tmp_path_factory.mktemp("cli")
+    table = mixed_table()
+    arrow_csv.write_csv(table, folder / "data.csv")
+    text = (folder / "data.csv").read_text()
+    with gzip.open(folder / "data.tsv.gz", "wt") as file:
+        file.write(text.replace(",", "\t"))
+    parquet.write_table(table, folder / "data.parquet")
+    command = ["train", str(folder / "data.csv"), "-t", "will they leave?", "-o", str(folder / "model.safetensors")]
+    assert run([*command, *QUICK, "--json"]) == 0
+    return folder
+
+
+def ask(capsys, *arguments):
+    """Exit code, standard output and standard error of a command."""
+    capsys.readouterr()
+    code = run([str(argument) for argument in arguments])
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+def complaint(capsys, *arguments):
+    """The one line that a mistaken command prints."""
+    code, out, err = ask(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    return lines[0].removeprefix("error: ")
+
+
+# Training -----------------------------------------------------------------------------------------------------------
+
+
+def test_train_writes_a_model_and_the_story_of_the_run(folder):
+    story = json.loads((folder / "model.json").read_text())
+    assert story["task"] == "classification"
+    assert story["rows"] == {"training": 160, "test": 40}
+    assert story["columns"]["since"] == "datetime"
+    assert story["columns"]["城市"] == "category"
+    assert story["columns"]["is new"] == "boolean"
+    assert story["metrics"]["accuracy"] > 0.7
+    model = softwood.load(folder / "model.safetensors")
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.model_.target_name == "will they leave?"
+    assert model.n_trees == 4
+    assert not [name for name in os.listdir(folder) if name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("name", ["data.tsv.gz", "data.parquet"])
+def test_all_formats_give_the_same_model(folder, name, capsys, tmp_path):
+    out = tmp_path / "again.safetensors"
+    assert ask(capsys, "train", folder / name, "-t", "will they leave?", "-o", out, *QUICK)[0] == 0
+    theirs, ours = (read_model_file(path)[1] for path in (out, folder / "model.safetensors"))
+    assert theirs.keys() == ours.keys()
+    assert all(np.array_equal(theirs[key], ours[key]) for key in ours)
+
+
+def test_people_get_a_table_of_figures_and_the_files(capsys, tmp_path):
+    out = tmp_path / "iris.safetensors"
+    code, printed, progress = ask(capsys, "train", "iris", "-o", out, *QUICK)
+    assert code == 0
+    assert "classification of 'species': 120 rows to learn from, 30 held out" in printed
+    assert "balanced accuracy" in printed
+    assert str(tmp_path / "iris.json") in printed
+    assert "\x1b" not in printed  # no colours in a pipe
+    assert "reachable leaves" in progress
+
+
+def test_a_regression_is_seen_as_such_and_can_be_asked_for(capsys, tmp_path):
+    out = tmp_path / "m.safetensors"
+    _, printed, _ = ask(capsys, "train", "diabetes", "-o", out, "--json", *QUICK)
+    assert list(json.loads(printed)["metrics"]) == ["r2", "rmse", "mae"]
+    _, printed, _ = ask(capsys, "train", "digits", "-o", out, "--json", "--task", "regression", *QUICK)
+    assert json.loads(printed)["task"] == "regression"
+
+
+def test_parameters_come_from_a_file_and_options_win(capsys, tmp_path):
+    (tmp_path / "p.json").write_text('{"depth": 2, "n_trees": 9, "n_members": 1, "max_epochs": 1}')
+    command = ["train", "iris", "-o", tmp_path / "m.safetensors", "--params", tmp_path / "p.json", "--json"]
+    _, printed, _ = ask(capsys, *command, "--trees", "3")
+    found = json.loads(printed)["parameters"]
+    assert (found["depth"], found["n_trees"]) == (2, 3)
+    (tmp_path / "p.json").write_text('{"deepth": 2}')
+    assert "'deepth' is not one of them" in complaint(capsys, *command)
+
+
+def test_rows_without_a_target_are_left_out_and_said_to_be(capsys, tmp_path):
+    path = tmp_path / "holes.csv"
+    path.write_text("x,y\n" + "".join(f"{i},{'' if i < 3 else i % 2}\n" for i in range(40)))
+    _, printed, notes = ask(capsys, "train", path, "-t", "y", "-o", tmp_path / "m.safetensors", "--json", *QUICK)
+    assert notes == "note: 3 of 40 rows have no 'y' and were left out.\n"
+    assert sum(json.loads(printed)["rows"].values()) == 37
+
+
+# Using a model ------------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_finds_the_target_itself(folder, capsys):
+    code, printed, notes = ask(capsys, "evaluate", folder / "model.safetensors", folder / "data.parquet", "--json")
+    assert code == 0
+    assert notes == ""
+    found = json.loads(printed)
+    assert found["target"] == "will they leave?"
+    assert found["rows"] == 200
+    _, _, notes = ask(capsys, "evaluate", folder / "model.safetensors", folder / "data.csv")
+    assert "the table that the model was trained on" in notes
+
+
+@pytest.mark.parametrize("source", ["data.csv", "data.tsv.gz", "data.parquet"])
+@pytest.mark.parametrize("target", ["out.csv", "out.tsv.gz", "out.parquet"])
+def test_predictions_in_small_batches_are_those_of_the_estimator(folder, capsys, tmp_path, source, target):
+    out = tmp_path / target
+    command = ["predict", folder / "model.safetensors", folder / source, "-o", out, "--batch-rows", "7"]
+    code, _, said = ask(capsys, *command, "--keep", "größe")
+    assert (code, said) == (0, f"200 rows written to {out}\n")
+    found = parquet.read_table(out) if target.endswith("parquet") else read_text(out, "\t" if "tsv" in target else ",")
+    model = softwood.load(folder / "model.safetensors")
+    features = mixed_table().drop_columns(["will they leave?"])
+    probability = model.predict_proba(features)
+    assert found.column_names == ["größe", "prediction", "probability no", "probability yes"]
+    np.testing.assert_allclose(found["probability yes"].to_numpy(), probability[:, 1], rtol=1e-6)
+    assert found["prediction"].to_pylist() == model.predict(features).tolist()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def read_text(path, separator):
+    return arrow_csv.read_csv(path, parse_options=arrow_csv.ParseOptions(delimiter=separator))
+
+
+def test_a_column_reads_alike_in_every_batch(folder, capsys, tmp_path):
+    """A category that looks like a number in the first rows, and a number that is missing in all of them."""
+    lines = (folder / "data.csv").read_text().splitlines()
+    header, cells = lines[0], [line.split(",") for line in lines[1:]]
+    for row in cells[:50]:
+        row[0], row[1] = "", "1"
+    path = tmp_path / "odd.csv"
+    path.write_text("\n".join([header, *map(",".join, cells * 300)]) + "\n")
+    assert path.stat().st_size > 2**21  # more than two of the reader's blocks
+    code, _, said = ask(capsys, "predict", folder / "model.safetensors", path, "-o", tmp_path / "out.parquet")
+    assert (code, said) == (0, f"60000 rows written to {tmp_path / 'out.parquet'}\n")
+
+
+def test_predictions_go_to_standard_output(folder, capsysbinary):
+    assert run(["predict", str(folder / "model.safetensors"), str(folder / "data.csv")]) == 0
+    lines = capsysbinary.readouterr().out.decode().splitlines()
+    assert len(lines) == 201
+    assert lines[0] == '"prediction","probability no","probability yes"'
+
+
+def test_info_tells_what_a_file_holds(folder, capsys):
+    _, printed, _ = ask(capsys, "info", folder / "model.safetensors", "--json")
+    found = json.loads(printed)
+    assert (found["task"], found["members"], found["trees_per_member"], found["depth"]) == ("binary", 1, 4, 4)
+    assert found["classes"] == ["no", "yes"]
+    _, printed, _ = ask(capsys, "info", folder / "model.safetensors")
+    assert "größe" in printed
+
+
+def test_explain_adds_up(folder, capsys):
+    model, data = folder / "model.safetensors", folder / "data.csv"
+    _, printed, _ = ask(capsys, "explain", model, data, "--row", "5", "--json")
+    found = json.loads(printed)
+    row = found["row"]
+    raw = softwood.load(model).model_.raw_scores(mixed_table().drop_columns(["will they leave?"]))[5, 0]
+    assert row["raw_score"] == pytest.approx(raw, rel=1e-6)
+    assert row["offset"] + sum(tree["contribution"] for tree in row["trees"]) == pytest.approx(raw, rel=1e-6)
+    assert row["usual_raw_score"] + sum(row["columns"].values()) == pytest.approx(raw, rel=1e-6)
+    assert len(row["rules"]) == 4
+    assert found["usage"]["leaves_a_tree"] == 16
+    _, printed, _ = ask(capsys, "explain", model, data, "--row", "5")
+    assert "moves the raw score by" in printed
+    assert "--row needs a table" in complaint(capsys, "explain", model, "--row", "5")
+
+
+def test_explain_a_regression(capsys, tmp_path):
+    ask(capsys, "train", "diabetes", "-o", tmp_path / "m.safetensors", "--json", *QUICK)
+    code, printed, _ = ask(capsys, "explain", tmp_path / "m.safetensors", "diabetes", "--row", "0")
+    assert code == 0
+    assert "Row 0: 1" in printed
+
+
+@pytest.mark.parametrize("picture", ["history", "importances", "tree", "path", "activations"])
+def test_plot_draws(folder, capsys, tmp_path, picture):
+    out = tmp_path / "picture.svg"
+    assert ask(capsys, "plot", picture, folder / "model.safetensors", folder / "data.csv", "-o", out)[0] == 0
+    assert b"<svg" in out.read_bytes()[:600]
+
+
+def test_a_study_is_kept_and_gone_on_with(capsys, tmp_path):
+    command = ["tune", "iris", "--trials", "2", "--folds", "2", "-o", tmp_path / "best.json", "--json"]
+    _, printed, _ = ask(capsys, *command)
+    first = json.loads(printed)
+    assert first["n_trials"] == 2
+    assert json.loads((tmp_path / "best.json").read_text()) == first["params"]
+    assert set(first["params"]) >= {"n_trees", "depth", "gamma", "learning_rate", "batch_size", "max_epochs", "l2"}
+    _, printed, _ = ask(capsys, *command)
+    second = json.loads(printed)
+    assert second["n_trials"] == 4
+    assert second["value"] >= first["value"]
+
+
+# Mistakes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("contents", "says"),
+    [
+        ("", "is empty; it must hold a header and rows. Check how it was written."),
+        ("x,y\n", "must hold at least one row; it has a header only. Check how it was written."),
+        ("x,y\n1,2\n3\n", "Line 3 of {path} has 1 fields, and the header 2: mend the line"),
+        ("x,x,y\n1,2,3\n", "Column names of {path} must differ; 'x' occurs twice. Rename one."),
+        ("x,y\n1,a\n2,a\n", "A classification needs two classes; 'y' is 'a' in every row."),
+        ("x,y\n,a\n,b\n", "Column 'x' has no values at all. Leave it out with --drop x."),
+        ("y\na\nb\n", "A model needs a column besides the target 'y'; the table has no other."),
+        ("x,y\n1,\n2,\n", "The target 'y' must hold values; all its cells are missing."),
+        ("my id,y\n" + "".join(f"id{i},{i % 2}\n" for i in range(30)), "Leave it out with --drop 'my id'."),
+        ("x,y\n1,2024-01-01\n2,2024-01-02\n", "must hold numbers; 'y' holds datetime values."),
+    ],
+)
+def test_a_table_that_cannot_be_learned_from(capsys, tmp_path, contents, says):
+    path = tmp_path / "data.csv"
+    path.write_text(contents)
+    said = complaint(capsys, "train", path, "-t", "y", "-o", tmp_path / "m.safetensors")
+    assert says.format(path=path) in said
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
+def test_names_that_are_wrong(folder, capsys, tmp_path):
+    data, model = folder / "data.csv", folder / "model.safetensors"
+    said = complaint(capsys, "train", data, "-t", "will they leaf")
+    assert "did you mean 'will they leave?'" in said
+    assert complaint(capsys, "train", data).startswith("Say which column to predict with --target; ")
+    assert "There is no file 'nowhere.csv'" in complaint(capsys, "train", "nowhere.csv", "-t", "y")
+    assert "those are breast-cancer, iris" in complaint(capsys, "train", "irs")
+    assert "must end in .csv, .tsv (both also .gz) and .parquet" in complaint(capsys, "train", "data.xls", "-t", "y")
+    assert "did you mean 'colour'" in complaint(capsys, "train", data, "-t", "will they leave?", "--drop", "color")
+    assert "mkdir -p" in complaint(capsys, "train", "iris", "-o", tmp_path / "no" / "m.safetensors")
+    assert "'größe', 'colour', '城市', 'constant', 'is new' and 1 more are missing" in complaint(
+        capsys, "predict", model, "iris"
+    )
+    assert "depth must be" in complaint(capsys, "train", "iris", "-o", tmp_path / "m.safetensors", "--depth", "0")
+
+
+def test_files_that_are_no_models(folder, capsys, tmp_path):
+    data = folder / "data.csv"
+    assert "nowhere.safetensors: No such file" in complaint(capsys, "info", "nowhere.safetensors")
+    assert "is not a softwood model" in complaint(capsys, "predict", data, data)
+    newer = (folder / "model.safetensors").read_bytes().replace(b'"format_version":"1"', b'"format_version":"9"')
+    (tmp_path / "newer.safetensors").write_bytes(newer)
+    said = complaint(capsys, "evaluate", tmp_path / "newer.safetensors", data)
+    assert "written by a newer softwood" in said
+    assert "pip install --upgrade softwood" in said
+
+
+def test_a_bad_cell_leaves_no_output(folder, capsys, tmp_path):
+    text = (folder / "data.csv").read_text().splitlines()
+    text[150] = "heavy" + text[150][text[150].index(",") :]
+    path = tmp_path / "bad.csv"
+    path.write_text("\n".join(text))
+    said = complaint(capsys, "predict", folder / "model.safetensors", path, "-o", tmp_path / "out.csv")
+    assert "must hold numbers, as at training; got 'heavy'" in said
+    assert os.listdir(tmp_path) == ["bad.csv"]
+
+
+def test_usage_errors_and_help(capsys):
+    assert ask(capsys, "train", "iris", "--nonsense")[0] == 2
+    for command in ("train", "evaluate", "predict", "tune", "explain", "plot", "info", "report"):
+        code, printed, _ = ask(capsys, command, "--help")
+        assert code == 0
+        assert f"softwood {command}" in " ".join(printed.split())
+        assert "Example" in printed
+    assert ask(capsys, "--version")[1].strip() == softwood.__version__
+
+
+def test_a_missing_extra_is_named():
+    code = "import sys; sys.modules['typer'] = None\nfrom softwood.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: The softwood command needs typer: pip install 'softwood[cli]'\n"
+
+
+def test_ctrl_c_leaves_no_file(tmp_path):
+    command = [sys.executable, "-m", "softwood", "train", "digits", "--epochs", "100000", "-o", "m.safetensors"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("epoch 1/")
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert os.listdir(tmp_path) == []

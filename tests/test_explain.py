@@ -1,0 +1,156 @@
+"""Explanations add up to what the model predicts, and speak of the table's own columns and units."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import softwood
+from softwood import explain, ops
+from softwood.split_rules import split_rule
+
+SMALL = {"n_members": 2, "n_trees": 3, "depth": 3, "max_epochs": 15, "random_state": 0, "gamma": 0.5}
+SMALL |= {"learning_rate": 0.03, "max_features": 1.0}
+
+
+def mixed_table(n=150, seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "size": np.where(rng.random(n) < 0.1, np.nan, rng.normal(50, 10, n)),
+            "colour": rng.choice(["red", "blue", None], n),
+            "city": rng.choice([f"city {i}" for i in range(15)], n),
+            "since": pd.date_range("2020-01-01", periods=n, freq="31h"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table():
+    return mixed_table()
+
+
+@pytest.fixture(scope="module", params=["binary", "multiclass", "regression"])
+def fitted(request, table):
+    size = table["size"].fillna(50).to_numpy()
+    if request.param == "regression":
+        return softwood.TreeEnsembleRegressor(**SMALL, batch_norm=True).fit(table, size)
+    y = np.digitize(size, [50] if request.param == "binary" else [45, 55])
+    return softwood.TreeEnsembleClassifier(**SMALL).fit(table, y)
+
+
+def test_contributions_of_trees_add_up_to_raw_scores(fitted, table):
+    scores = fitted.model_.raw_scores(table)
+    for row in (0, 7):
+        path = explain.decision_path(fitted, table, row)
+        assert len(path.trees) == 6
+        total = path.offset + sum(tree.contribution for tree in path.trees)
+        np.testing.assert_allclose(total, scores[row], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(path.raw_scores, scores[row], rtol=1e-9, atol=1e-12)
+
+
+def test_a_path_holds_reached_nodes_only_as_the_core_counts_them(fitted, table):
+    model = fitted.model_
+    path = explain.decision_path(fitted, table, 3)
+    inputs = model.inputs(table.iloc[[3]])
+    for i, (member, (w, b, _)) in enumerate(zip(model.members, model.folded, strict=True)):
+        x = inputs[member.encoding].astype(np.float64)
+        counts = ops.reachability(x, w, split_bias=b, gamma=member.trees.gamma)
+        ways = [way for way in path.trees if way.member == i]
+        assert [len(way.leaf_contributions) for way in ways] == counts.leaves[0].tolist()
+        assert [len(way.left) for way in ways] == counts.internal_nodes[0].tolist()
+        for way in ways:
+            leaves = [p for node, p in way.reach.items() if node not in way.left]
+            assert sum(leaves) == pytest.approx(1)
+
+
+def test_contributions_of_columns_add_up_for_any_background(fitted, table):
+    scores = fitted.model_.raw_scores(table)
+    found = explain.column_contributions(fitted, table.iloc[:20], background=table)
+    np.testing.assert_allclose(found.base + found.values.sum(axis=1), scores[:20], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.base, scores.mean(axis=0), rtol=1e-9, atol=1e-12)
+    one = explain.column_contributions(fitted, table.iloc[:1])
+    np.testing.assert_allclose(one.base + one.values.sum(axis=1), scores[:1], rtol=1e-9, atol=1e-12)
+
+
+def test_only_columns_that_are_looked_at_contribute():
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    X[:, 2] = 1.0  # a constant is no input of any tree
+    regressor = softwood.TreeEnsembleRegressor(**SMALL).fit(X, X[:, 0])
+    found = explain.column_contributions(regressor, X)
+    assert np.all(found.values[:, 2] == 0)
+    assert np.abs(found.values[:, 0]).mean() > np.abs(found.values[:, 1]).mean()
+
+
+def test_importances_are_sorted_shares_that_survive_a_file(fitted, tmp_path):
+    found = explain.importances(fitted)
+    shares = [share for _, share in found]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(1)
+    fitted.save(tmp_path / "model.safetensors")
+    assert explain.importances(softwood.load(tmp_path / "model.safetensors")) == found
+
+
+def test_rules_have_the_units_of_the_table(fitted, table):
+    """The terms of a rule, computed by hand from cells of the table, give the split's t."""
+    model = fitted.model_
+    for member in (0, 1):
+        encoding = model.members[member].encoding
+        w, b, _ = model.folded[member]
+        for row in (0, 1, 2):
+            one = table.iloc[[row]]
+            x = model.inputs(one)[encoding][0].astype(np.float64)
+            base = model.preprocessor.read(softwood.table.read_table(one, kinds=model.preprocessor.kinds))[0]
+            bias = 0.0 if b is None else b[0, 0]
+            rule = split_rule(model.preprocessor, encoding, w[0, 0], bias, 0.5, base, 0.5)
+            assert rule.score - rule.threshold == pytest.approx(w[0, 0] @ x + bias, abs=2e-3)
+            size = [term for term in rule.terms if term.name == "size"]
+            if size and not np.isnan(one["size"].iloc[0]):
+                assert size[0].value == pytest.approx(one["size"].iloc[0], rel=1e-5)
+
+
+def test_a_rule_says_which_way_and_why():
+    X = np.linspace(0, 100, 201)[:, None]
+    settings = {"n_members": 1, "n_trees": 1, "depth": 1, "gamma": 0.05, "encoding": "standard", "max_epochs": 40}
+    regressor = softwood.TreeEnsembleRegressor(**settings, learning_rate=0.05, random_state=0)
+    regressor.fit(pd.DataFrame({"age": X[:, 0]}), X[:, 0] > 40)
+    low, high = (explain.rules(regressor, pd.DataFrame({"age": [value]}))[0] for value in (1.0, 99.0))
+    assert low.goes_left != high.goes_left
+    assert {low.left_probability, high.left_probability} == {0.0, 1.0}
+    boundary = low.threshold / low.terms[0].coefficient
+    assert boundary == pytest.approx(40, abs=8)
+    assert "* age = " in str(low)
+    assert str(low).endswith("goes left surely" if low.goes_left else "goes right surely")
+
+
+def test_usage_counts_traffic_and_finds_unused_nodes():
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    settings = {"n_members": 1, "n_trees": 2, "depth": 4, "gamma": 1e-3, "random_state": 0, "max_epochs": 3}
+    regressor = softwood.TreeEnsembleRegressor(**settings).fit(X, X[:, 0])
+    used = explain.usage(regressor, X[:4])
+    (traffic,) = used.traffic
+    np.testing.assert_allclose(traffic[:, 0], 1)
+    np.testing.assert_allclose(traffic[:, 1::2] + traffic[:, 2::2], traffic[:, :15])
+    leaves_reached = (traffic[:, 15:] > 0).sum(axis=1)
+    assert (~used.unused_leaves[0]).sum(axis=1).tolist() == leaves_reached.tolist()
+    assert used.unused_leaves[0].any()
+    assert used.mean_reachable_leaves[0].max() < 2
+
+
+def test_mistakes_are_named(fitted, table):
+    with pytest.raises(ValueError, match=r"The row must be 0 to 149, as the table has 150; got 150\."):
+        explain.decision_path(fitted, table, 150)
+    with pytest.raises(ValueError, match=r"The tree must be 0 to 2; got 3\."):
+        explain.rules(fitted, table, tree=3)
+    with pytest.raises(TypeError, match="A fitted softwood estimator or model is needed; got TreeEnsembleRegressor"):
+        explain.importances(softwood.TreeEnsembleRegressor())
+
+
+def test_shap_can_draw_the_contributions(fitted, table):
+    pytest.importorskip("shap")
+    found = explain.shap_explanation(fitted, table.iloc[:5])
+    totals = found.base_values + found.values.sum(axis=1)
+    scores = fitted.model_.raw_scores(table.iloc[:5])
+    np.testing.assert_allclose(totals.reshape(scores.shape), scores, rtol=1e-9, atol=1e-12)
+    assert list(found.feature_names) == ["size", "colour", "city", "since"]
