@@ -12,8 +12,9 @@ CPP_FILES = $(shell find core bindings tests/core benchmarks -name '*.h' -o -nam
 .PHONY: demo test lint build core-tests python-tests bench sanitize stubs wheel clean
 
 demo: $(VENV)/.tools  ## install into .venv, run the main job on built-in data
-	$(BUILD) --editable .
-	$(BIN)/python examples/demo.py
+	$(BUILD) --editable '.[cli,plot]'
+	mkdir -p build/demo
+	$(BIN)/softwood train breast-cancer --out build/demo/model.safetensors --report
 
 test: lint core-tests python-tests  ## everything that continuous integration runs
 
@@ -30,6 +31,8 @@ core-tests: build
 	$(BIN)/ctest --test-dir build/dev --output-on-failure
 
 python-tests: build
+	@command -v chromedriver > /dev/null || echo "Note: no chromedriver on the PATH, so the tests of the HTML report in \
+	a browser will be skipped. On Debian: apt-get install chromium chromium-driver"
 	$(BIN)/python -m pytest -q -n 2
 
 bench: build  ## speed against rivals; see docs/performance.md
