@@ -176,12 +176,10 @@ def read_text(path, separator):
 def test_a_column_reads_alike_in_every_batch(folder, capsys, tmp_path):
     """A category that looks like a number in the first rows, and a number that is missing in all of them."""
     lines = (folder / "data.csv").read_text().splitlines()
-    header, cells = lines[0], [line.split(",") for line in lines[1:]]
-    for row in cells[:50]:
-        row[0], row[1] = "", "1"
+    odd = [",".join(["", "1", *line.split(",")[2:]]) for line in lines[1:]]
     path = tmp_path / "odd.csv"
-    path.write_text("\n".join([header, *map(",".join, cells * 300)]) + "\n")
-    assert path.stat().st_size > 2**21  # more than two of the reader's blocks
+    path.write_text("\n".join([lines[0], *odd * 150, *lines[1:] * 150]) + "\n")
+    assert path.stat().st_size > 2**21  # types are inferred from the first 2^20 bytes
     code, _, said = ask(capsys, "predict", folder / "model.safetensors", path, "-o", tmp_path / "out.parquet")
     assert (code, said) == (0, f"60000 rows written to {tmp_path / 'out.parquet'}\n")
 
@@ -299,11 +297,13 @@ def test_files_that_are_no_models(folder, capsys, tmp_path):
 
 
 def test_a_bad_cell_leaves_no_output(folder, capsys, tmp_path):
-    text = (folder / "data.csv").read_text().splitlines()
-    text[150] = "heavy" + text[150][text[150].index(",") :]
+    """The cell comes after more than 2^20 bytes, when predictions of earlier rows have been written."""
+    lines = (folder / "data.csv").read_text().splitlines()
     path = tmp_path / "bad.csv"
-    path.write_text("\n".join(text))
-    said = complaint(capsys, "predict", folder / "model.safetensors", path, "-o", tmp_path / "out.csv")
+    bad = "heavy" + lines[1][lines[1].index(",") :]
+    path.write_text("\n".join([lines[0], *lines[1:] * 150, bad]))
+    command = ["predict", folder / "model.safetensors", path, "-o", tmp_path / "out.csv", "--batch-rows", "5000"]
+    said = complaint(capsys, *command)
     assert "must hold numbers, as at training; got 'heavy'" in said
     assert os.listdir(tmp_path) == ["bad.csv"]
 

@@ -21,7 +21,7 @@ def mixed_table(n=150, seed=0):
             "size": np.where(rng.random(n) < 0.1, np.nan, rng.normal(50, 10, n)),
             "colour": rng.choice(["red", "blue", None], n),
             "city": rng.choice([f"city {i}" for i in range(15)], n),
-            "since": pd.date_range("2020-01-01", periods=n, freq="31h"),
+            "since": pd.date_range("2020-01-01", periods=n, freq="2h"),
         }
     )
 
