@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-import softwood
 from kernels import Bench
 from machine import facts
 from rivals import Workload
@@ -36,15 +35,14 @@ BACKENDS = ["tensorflow", "jax", "torch"]
 STEP_SHAPES = [Workload("trained", d=6), Workload("trained", d=10), Workload("initial", d=6)]
 CALL_SHAPES = [Workload("trained", n=32), Workload("trained"), Workload("trained", d=10), Workload("initial")]
 REQUIRED = {("tensorflow", STEP_SHAPES[1]): 20.0}  # gain of a step over the dense one
-
-
-def one_thread() -> None:
-    """Hold every thread pool to one thread; before a framework is imported."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    softwood.set_num_threads(1)
+ONE_THREAD = {  # read by the frameworks when they are imported
+    "SOFTWOOD_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
 
 
 def keras_step(workload: Workload, implementation: str) -> tuple[Any, Callable[[], Any]]:
@@ -149,7 +147,9 @@ def compare_calls(bench: Bench, workload: Workload, functions: dict, arguments: 
 
 def run_child(section: str, seconds: float, **environment: str) -> dict[str, Any]:
     command = [sys.executable, __file__, "--child", section, "--seconds", str(seconds)]
-    run = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
+    run = subprocess.run(
+        command, env=os.environ | ONE_THREAD | environment, stdout=subprocess.PIPE, text=True, check=True
+    )
     *lines, result = run.stdout.splitlines()
     print("\n".join(lines), flush=True)
     return json.loads(result)
@@ -162,7 +162,6 @@ def main() -> None:
     parser.add_argument("--child", choices=("keras", "calls"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        one_thread()
         run = keras_child if arguments.child == "keras" else jax_child
         print(json.dumps(run(arguments.seconds)))
         return
