@@ -1,10 +1,11 @@
-// The compiled module softwood._core. It is private: softwood.ops, softwood.encoding and softwood.member_state
-// are its only importers.
+// The compiled module softwood._core. It is private: softwood.ops, softwood.encoding, softwood.member_state and
+// softwood.predictor are its only importers.
 #include <nanobind/nanobind.h>
 
 namespace softwood::bindings {
 void bind_encoding(nanobind::module_& module);
 void bind_ensemble(nanobind::module_& module);
+void bind_predictor(nanobind::module_& module);
 void bind_trainer(nanobind::module_& module);
 void bind_xla(nanobind::module_& module);
 }  // namespace softwood::bindings
@@ -14,6 +15,7 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);
   softwood::bindings::bind_encoding(module);
   softwood::bindings::bind_ensemble(module);
+  softwood::bindings::bind_predictor(module);
   softwood::bindings::bind_trainer(module);
   softwood::bindings::bind_xla(module);
 }

@@ -124,7 +124,7 @@ def test_file_of_format_version_1_is_still_read():
     expected = json.loads((folder / "model-format-1.json").read_text())
     X = pd.DataFrame(expected["X"])
     X["since"] = pd.to_datetime(X["since"])
-    np.testing.assert_allclose(model.predict_proba(X), expected["probability"], rtol=1e-12)
+    np.testing.assert_allclose(model.predict_proba(X), expected["probability"], rtol=1e-6)
 
 
 def test_pickle_holds_no_training_rows(classifier):
@@ -330,14 +330,14 @@ def test_raw_scores_are_the_mean_of_members(classifier):
         total = total + trees.offset + softwood.reference.forward(
             inputs[member.encoding], split_weight, leaf_weight, split_bias=split_bias, gamma=trees.gamma
         )  # fmt: skip
-    np.testing.assert_allclose(model.raw_scores(X), total / 2, rtol=1e-9)
+    np.testing.assert_allclose(model.raw_scores(X), total / 2, rtol=1e-6, atol=1e-6)
 
 
 def test_prediction_does_not_depend_on_blocks(classifier, monkeypatch):
     X = mixed_table(100, seed=1)
     whole = classifier.model_.raw_scores(X)
-    monkeypatch.setattr("softwood.model._BLOCK_ROWS", 7)
-    np.testing.assert_allclose(classifier.model_.raw_scores(X), whole, rtol=1e-12)
+    monkeypatch.setattr("softwood.predictor._BLOCK_ROWS", 7)
+    np.testing.assert_array_equal(classifier.model_.raw_scores(X), whole)
 
 
 def test_wrong_number_of_columns(classifier):

@@ -45,8 +45,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_of_a_page_run(page):
+def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     """All python blocks of a page, in order, as one program; blocks with prompts are checked against their output."""
+    monkeypatch.chdir(tmp_path)  # some pages write files
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     if page.name == "README.md":
         assert blocks

@@ -7,8 +7,9 @@ scikit-learn's conventions ask for: parameters, checks of X and y, labels, tags.
 
 from __future__ import annotations
 
+import copy
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,11 +17,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from softwood.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model import Model
 from softwood.parameters import check_parameters, n_threads_for, plain_parameters
+from softwood.predictor import Predictor
 from softwood.problem import Problem, classification_problem, regression_problem
 from softwood.recipe import Fitted, RunOptions, restart, train, train_on_piece
 from softwood.table import Table, read_table, resolve_columns
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _PARAMETERS = """
     Parameters
@@ -94,6 +100,8 @@ _REGRESSOR_WORDS = {
 
 class _TreeEnsemble(BaseEstimator):
     """What both estimators share."""
+
+    hardening_: HardeningCost | None  # of the copy that `harden` makes
 
     def __init__(
         self,
@@ -252,8 +260,48 @@ class _TreeEnsemble(BaseEstimator):
         return self.model_.raw_scores(self._read(X, reset=False), n_threads=n_threads_for(self.n_jobs))
 
     def _predictions(self, X: Any) -> NDArray[np.float64]:
-        scores = self._raw_scores(X)
-        return self.model_.head.predictions(scores)
+        check_is_fitted(self, "model_")
+        return self.model_.predict(self._read(X, reset=False), n_threads=n_threads_for(self.n_jobs))
+
+    def predictor(self) -> Predictor:
+        """The fitted model compiled for prediction, for servers; see `softwood.predictor.Predictor`."""
+        check_is_fitted(self, "model_")
+        return self.model_.predictor()
+
+    def harden(self, X: Any = None, y: ArrayLike | None = None, *, gamma: float | None = None) -> Self:
+        """Make ordinary oblique trees of the soft ones: each row takes one path through each tree.
+
+        Parameters
+        ----------
+        X, y : optional
+            Rows on which to measure what that costs; rows that training did not see tell most.
+        gamma : float, optional
+            Width of the soft band to narrow to, instead of none at all.
+
+        Returns
+        -------
+        estimator
+            A fitted copy of the same class. Its attribute `hardening_` is the `softwood.harden.HardeningCost` on X and
+            y, or None without them.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> import softwood
+        >>> X, y = load_breast_cancer(return_X_y=True)
+        >>> soft = softwood.TreeEnsembleClassifier(n_members=1, random_state=0).fit(X[:400], y[:400])
+        >>> cost = soft.harden(X[400:], y[400:]).hardening_
+        >>> cost.metric, bool(cost.unchanged_share > 0.9)
+        ('accuracy', True)
+        """
+        check_is_fitted(self, "model_")
+        if (X is None) != (y is None):
+            raise ValueError("harden needs both X and y to measure its cost, or neither of them.")
+        hard = copy.copy(self)
+        hard._pieces = None
+        hard.model_ = harden_model(self.model_, gamma)
+        hard.hardening_ = None if X is None else hardening_cost(self, hard, X, y)
+        return hard
 
     @property
     def history_(self) -> dict[str, list[Any]]:

@@ -157,6 +157,13 @@ class Loss:
             return expit(scores)
         return np.exp(scores) if self.name in _LOG_LINK else scores
 
+    @property
+    def link(self) -> str:
+        """How scores become predictions one by one: "binary", "softmax", "exponential" or "identity"."""
+        if self.name in ("cross_entropy", "binary_cross_entropy"):
+            return "softmax" if self.name == "cross_entropy" else "binary"
+        return "exponential" if self.name in _LOG_LINK else "identity"
+
     def native_settings(self, n_targets: int) -> dict[str, Any]:
         """The loss as the compiled trainer takes it."""
         return {

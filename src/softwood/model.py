@@ -16,18 +16,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood import ops
 from softwood.encoding import ENCODING_NAMES, FEATURE_KINDS
 from softwood.importance import column_importances
 from softwood.losses import LOSS_NAMES, Loss
 from softwood.modelfile import ModelFileError, read_model_file, write_model_file
+from softwood.predictor import Predictor
 from softwood.preprocess import CALENDAR_PARTS, Preprocessor
 from softwood.table import KINDS, read_table
 from softwood.training import BatchNorm, Trees
 
 TASKS = ("binary", "multiclass", "regression")
-# Rows that are encoded at once, so that prediction needs no encoded copy of a long table.
-_BLOCK_ROWS = 16_384
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,11 +122,7 @@ class Model:
 
     @cached_property
     def folded(self) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
-        """(split_weight, split_bias, leaf_weight) of each member in float64, with batch normalisation folded in.
-
-        Prediction is done in float64: the order of the core's sums depends on the rows of a call, and a row's
-        prediction should not depend on the others by more than the last bits of a double.
-        """
+        """(split_weight, split_bias, leaf_weight) of each member in float64, with batch normalisation folded in."""
         double = [tuple(None if a is None else a.astype(np.float64) for a in m.trees.folded()) for m in self.members]
         return cast(list[tuple[np.ndarray, "np.ndarray | None", np.ndarray]], double)
 
@@ -142,7 +136,15 @@ class Model:
 
     def __getstate__(self) -> dict[str, Any]:
         _ = self.importances
-        return {key: value for key, value in self.__dict__.items() if key != "folded"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("folded", "_predictor")}
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor(self.preprocessor, self.members, self.head)
+
+    def predictor(self) -> Predictor:
+        """The model compiled for prediction: immutable, thread-safe, picklable. Made once, at the first call."""
+        return self._predictor
 
     def inputs(self, X: Any) -> dict[str, NDArray[np.float32]]:
         """Encode a table for the trees: model inputs [n, p] by name of encoding."""
@@ -151,34 +153,11 @@ class Model:
 
     def raw_scores(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
         """Raw scores [n, k]: the mean over members of offset plus sum of trees."""
-        table = read_table(X, kinds=self.preprocessor.kinds)
-        scores = np.zeros((table.n_rows, self.n_outputs))
-        for first in range(0, table.n_rows, _BLOCK_ROWS):
-            block = table.rows(first, first + _BLOCK_ROWS)
-            scores[first : first + _BLOCK_ROWS] = self._block_scores(self.preprocessor.read(block), n_threads)
-        return scores
+        return self._predictor.raw_scores(X, n_threads=n_threads)
 
     def predict(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
-        """Predictions of the head; see `Head.predictions`."""
-        return self.head.predictions(self.raw_scores(X, n_threads=n_threads))
-
-    def _block_scores(self, base: NDArray[np.float32], n_threads: int | None) -> NDArray[np.float64]:
-        encodings = self.preprocessor.encodings.items()
-        encoded = {name: encoding.transform(base).astype(np.float64) for name, encoding in encodings}
-        total = np.zeros((len(base), self.n_outputs))
-        for member, (split_weight, split_bias, leaf_weight) in zip(self.members, self.folded, strict=True):
-            trees = member.trees
-            total += ops.forward(
-                encoded[member.encoding],
-                split_weight,
-                leaf_weight,
-                split_bias=split_bias,
-                activation=trees.activation,
-                gamma=trees.gamma,
-                n_threads=n_threads,
-            )
-            total += trees.offset
-        return total / len(self.members)
+        """Predictions of a table; see `Head.predictions`."""
+        return self._predictor.predict(X, n_threads=n_threads)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file; a kill at any moment leaves the old file or the new one, whole."""

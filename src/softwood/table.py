@@ -165,10 +165,15 @@ def require_finite(values: np.ndarray, name: str) -> None:
     with np.errstate(invalid="ignore", over="ignore"):
         suspicious = not np.isfinite(values.sum(dtype=np.float64))
     if suspicious and np.isinf(values).any():
-        raise ValueError(
-            f"Input X contains infinity in column {name!r}; values must be finite, or NaN where they are missing. "
-            "Replace the infinities, for example with NaN."
-        )
+        raise infinity_error(name)
+
+
+def infinity_error(name: str) -> ValueError:
+    """The error for a column that holds an infinity."""
+    return ValueError(
+        f"Input X contains infinity in column {name!r}; values must be finite, or NaN where they are missing. "
+        "Replace the infinities, for example with NaN."
+    )
 
 
 # Arrays -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,159 @@
+// Fitted models compiled for prediction; see softwood/predictor.h. Everything that could make the core read past an
+// array is checked when the predictor is made, so that a call checks only its own arrays.
+#include "softwood/predictor.h"
+
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "encoding.h"
+
+namespace softwood::bindings {
+namespace {
+
+using namespace nb::literals;
+
+template <typename T>
+T entry(const nb::dict& settings, const char* name) {
+  require(settings.contains(name), (std::string("setting ") + name + " is missing").c_str());
+  return nb::cast<T>(settings[name]);
+}
+
+BaseColumn base_column(const nb::dict& given, std::int64_t n_columns) {
+  BaseColumn column{};
+  const int kind = entry<int>(given, "kind");
+  require(kind >= 0 && kind <= static_cast<int>(BaseKind::target_mean), "a base column has an unknown kind");
+  column.kind = static_cast<BaseKind>(kind);
+  column.source = entry<std::int32_t>(given, "source");
+  column.offset = entry<double>(given, "offset");
+  column.unit = entry<double>(given, "unit");
+  column.n_levels = entry<std::int32_t>(given, "n_levels");
+  column.missing_code = entry<std::int32_t>(given, "missing_code");
+  column.means = entry<std::vector<float>>(given, "means");
+  require(column.source >= 0 && column.source < n_columns, "a base column reads a column that does not exist");
+  require(column.n_levels >= 0 && column.missing_code >= -1 && column.missing_code < std::max(1, column.n_levels),
+          "a base column has wrong levels");
+  require(column.kind != BaseKind::target_mean || static_cast<std::int32_t>(column.means.size()) == column.n_levels + 1,
+          "a base column needs a mean for each level and one more");
+  return column;
+}
+
+EncodingArrays encoding_arrays(const nb::dict& given, std::int64_t n_base_columns) {
+  const Encoding view = encoding_of(given, n_base_columns);
+  const std::int64_t p = view.n_features();
+  return {{view.source, view.source + p}, {view.start, view.start + p}, {view.rate, view.rate + p},
+          {view.mean, view.mean + p},     {view.scale, view.scale + p}, view.begin};
+}
+
+PredictionHead head_of(const nb::dict& given, std::int64_t n_outputs) {
+  PredictionHead head{};
+  const int link = entry<int>(given, "link");
+  require(link >= 0 && link <= static_cast<int>(Link::softmax), "the link is unknown");
+  head.link = static_cast<Link>(link);
+  head.target_mean = entry<std::vector<double>>(given, "target_mean");
+  head.target_scale = entry<std::vector<double>>(given, "target_scale");
+  head.quantile_rank = entry<std::vector<std::int32_t>>(given, "quantile_rank");
+  const auto n_targets = static_cast<std::int64_t>(head.target_mean.size());
+  const auto n_quantiles = static_cast<std::int32_t>(head.quantile_rank.size());
+  require(head.target_scale.size() == head.target_mean.size(), "targets need a mean and a scale each");
+  if (head.link == Link::identity || head.link == Link::exponential) {
+    require(n_targets >= 1 && n_outputs % n_targets == 0, "outputs must be a multiple of targets");
+    require(n_quantiles == 0 || n_outputs == n_targets * n_quantiles, "each target needs an output for each quantile");
+  } else {
+    require(n_targets == 0 && n_quantiles == 0, "a classification has no targets to scale");
+    require(head.link == Link::softmax || n_outputs == 1, "two classes need one output");
+  }
+  for (const std::int32_t rank : head.quantile_rank) require(rank >= 0 && rank < n_quantiles, "a rank is out of range");
+  return head;
+}
+
+void add_member(Predictor& predictor, const nb::dict& given, const std::vector<EncodingArrays>& encodings) {
+  const auto encoding = entry<std::int64_t>(given, "encoding");
+  require(encoding >= 0 && encoding < static_cast<std::int64_t>(encodings.size()), "a member has an unknown encoding");
+  const auto split_weight = nb::cast<Input<float, 3>>(given["split_weight"], false);
+  const auto split_bias = nb::cast<Input<float, 2>>(given["split_bias"], false);
+  const auto leaf_weight = nb::cast<Input<float, 3>>(given["leaf_weight"], false);
+  const auto offset = nb::cast<Input<float, 1>>(given["offset"], false);
+  const Ensemble<float> ensemble = ensemble_of<float>(split_weight, split_bias, leaf_weight,
+                                                      entry<int>(given, "activation"), entry<double>(given, "gamma"));
+  const std::int64_t p = encodings[static_cast<std::size_t>(encoding)].view().n_features();
+  require(ensemble.n_features == p, "a member and its encoding differ in features");
+  require(ensemble.n_outputs == predictor.n_outputs() && has_shape(offset, {ensemble.n_outputs}),
+          "members differ in outputs");
+  require((ensemble.n_trees << ensemble.depth) * (p + 8) < (std::int64_t{1} << 31), "a member has too many weights");
+  const auto score_scale = entry<double>(given, "score_scale");
+  double largest = 0;
+  for (std::int64_t tree = 0, size = ensemble.n_leaves() * ensemble.n_outputs; tree < ensemble.n_trees; ++tree) {
+    const float* const leaves = ensemble.leaf_weight + tree * size;
+    largest +=
+        std::abs(*std::max_element(leaves, leaves + size, [](float a, float b) { return std::abs(a) < std::abs(b); }));
+  }
+  require(score_scale > 0 && largest * score_scale <= 0x1p61, "score_scale is too large for the leaves");
+  predictor.add_member(encoding, ensemble, offset.data(), score_scale);
+}
+
+void make(Predictor* place, std::int64_t n_columns, std::int64_t n_outputs, const nb::list& base,
+          const nb::list& encodings, const nb::list& members, const nb::dict& head) {
+  require(n_columns >= 1 && n_outputs >= 1 && nb::len(members) >= 1, "sizes must be positive");
+  std::vector<BaseColumn> columns;
+  for (nb::handle column : base) columns.push_back(base_column(nb::cast<nb::dict>(column), n_columns));
+  std::vector<EncodingArrays> arrays;
+  for (nb::handle encoding : encodings) {
+    arrays.push_back(encoding_arrays(nb::cast<nb::dict>(encoding), static_cast<std::int64_t>(columns.size())));
+  }
+  new (place) Predictor(n_columns, n_outputs, std::move(columns), arrays, head_of(head, n_outputs));
+  try {
+    for (nb::handle member : members) add_member(*place, nb::cast<nb::dict>(member), arrays);
+  } catch (...) {
+    place->~Predictor();
+    throw;
+  }
+}
+
+template <typename T>
+std::int64_t predict_row(const Predictor& predictor, const Input<T, 1>& row, const Output<double, 1>& output) {
+  const std::int64_t n_columns = predictor.n_columns();
+  require(has_shape(row, {n_columns}) && has_shape(output, {predictor.n_predictions()}), "a row has the wrong length");
+  const Rows<T> rows{row.data(), 1, n_columns};
+  nb::gil_scoped_release unlocked;
+  return predictor.predict(rows, false, output.data(), 1);
+}
+
+template <typename T>
+std::int64_t predict(const Predictor& predictor, const Matrix<T>& x, bool raw_scores, const Output<double, 2>& output,
+                     int n_threads) {
+  const Rows<T> rows = rows_of<T>(x, predictor.n_columns());
+  const std::int64_t n_outputs = raw_scores ? predictor.n_outputs() : predictor.n_predictions();
+  require(has_shape(output, {rows.n_rows, n_outputs}) && n_threads >= 1, "output has the wrong shape");
+  nb::gil_scoped_release unlocked;
+  return predictor.predict(rows, raw_scores, output.data(), n_threads);
+}
+
+void predict_base(const Predictor& predictor, const Matrix<float>& base, bool raw_scores,
+                  const Output<double, 2>& output, int n_threads) {
+  const Rows<float> rows = rows_of<float>(base, predictor.n_base_columns());
+  const std::int64_t n_outputs = raw_scores ? predictor.n_outputs() : predictor.n_predictions();
+  require(has_shape(output, {rows.n_rows, n_outputs}) && n_threads >= 1, "output has the wrong shape");
+  nb::gil_scoped_release unlocked;
+  predictor.predict_base(rows, raw_scores, output.data(), n_threads);
+}
+
+}  // namespace
+
+void bind_predictor(nb::module_& module) {
+  nb::class_<Predictor>(module, "Predictor")
+      .def("__init__", &make, "n_columns"_a, "n_outputs"_a, "base"_a, "encodings"_a, "members"_a, "head"_a)
+      .def_prop_ro("n_bytes", &Predictor::n_bytes)
+      .def("predict_row", &predict_row<double>, "row"_a.noconvert(), "output"_a.noconvert())
+      .def("predict_row", &predict_row<float>, "row"_a.noconvert(), "output"_a.noconvert())
+      .def("predict", &predict<double>, "x"_a.noconvert(), "raw_scores"_a, "output"_a.noconvert(), "n_threads"_a)
+      .def("predict", &predict<float>, "x"_a.noconvert(), "raw_scores"_a, "output"_a.noconvert(), "n_threads"_a)
+      .def("predict_base", &predict_base, "base"_a.noconvert(), "raw_scores"_a, "output"_a.noconvert(), "n_threads"_a);
+}
+
+}  // namespace softwood::bindings

@@ -1,0 +1,318 @@
+#include "softwood/predictor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "predictor_kernels.h"
+#include "softwood/thread_pool.h"
+
+namespace softwood {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+// Memory for numbers on a cache line's border; grows, and never shrinks.
+template <typename T>
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { ::operator delete(data_, std::align_val_t{kAlignment}); }
+
+  T* reserve(std::int64_t n) {
+    if (n > size_) {
+      ::operator delete(std::exchange(data_, nullptr), std::align_val_t{kAlignment});
+      size_ = 0;
+      data_ = static_cast<T*>(::operator new(static_cast<std::size_t>(n) * sizeof(T), std::align_val_t{kAlignment}));
+      size_ = n;
+    }
+    return data_;
+  }
+  T* data() const { return data_; }
+  std::size_t n_bytes() const { return static_cast<std::size_t>(size_) * sizeof(T); }
+
+ private:
+  T* data_ = nullptr;
+  std::int64_t size_ = 0;
+};
+
+struct Scratch {
+  Buffer<float> base, inputs, tiles, probability;
+  Buffer<double> scores;
+  Buffer<std::int64_t> sums;
+  Buffer<std::int32_t> node, row;
+};
+
+Scratch& scratch() {
+  thread_local Scratch held;
+  return held;
+}
+
+std::int64_t padded_width(std::int64_t n_features) {
+  return (n_features + 1 + kPredictorLanes - 1) / kPredictorLanes * kPredictorLanes;
+}
+
+// Month (1 to 12), weekday (0 is Monday) or hour in UTC, of seconds since 1970. Fractions are cut off towards 1970.
+float calendar_part(BaseKind kind, double seconds) {
+  constexpr double kFarthest = 1e17;
+  const auto whole = static_cast<std::int64_t>(std::clamp(seconds, -kFarthest, kFarthest));
+  const std::int64_t days = whole / 86400 - (whole % 86400 < 0);
+  if (kind == BaseKind::hour) return static_cast<float>((whole - days * 86400) / 3600);
+  if (kind == BaseKind::weekday) return static_cast<float>(((days + 3) % 7 + 7) % 7);  // 1 January 1970: a Thursday
+  // Days of years that begin in March repeat every 146097 days, and months of 153 days every five.
+  const std::int64_t day_of_era = ((days + 719468) % 146097 + 146097) % 146097;
+  const std::int64_t year = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
+  const std::int64_t day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+  const std::int64_t from_march = (5 * day_of_year + 2) / 153;
+  return static_cast<float>(from_march < 10 ? from_march + 3 : from_march - 9);
+}
+
+float as_float(double value) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  return static_cast<float>(value > kLargest ? kLargest : value < -kLargest ? -kLargest : value);
+}
+
+// Code of a category: a known one, the one of missing cells, or -1.
+std::int32_t code_of(const BaseColumn& column, double value) {
+  if (std::isnan(value)) return column.missing_code;
+  const bool known = value >= 0 && value < column.n_levels && value == std::floor(value);
+  return known ? static_cast<std::int32_t>(value) : -1;
+}
+
+float read_column(const BaseColumn& column, double value) {
+  switch (column.kind) {
+    case BaseKind::number:
+      return as_float((value - column.offset) / column.unit);
+    case BaseKind::code:
+      return static_cast<float>(code_of(column, value));
+    case BaseKind::target_mean: {
+      const std::int32_t code = code_of(column, value);
+      return column.means[static_cast<std::size_t>(code < 0 ? column.n_levels : code)];
+    }
+    default:
+      return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : calendar_part(column.kind, value);
+  }
+}
+
+template <typename T>
+std::int64_t first_infinity(const T* row, std::int64_t n) {
+  bool found = false;
+  for (std::int64_t j = 0; j < n; ++j) found |= std::abs(row[j]) > std::numeric_limits<T>::max();
+  if (!found) return -1;
+  return std::find_if(row, row + n, [](T value) { return std::isinf(value); }) - row;
+}
+
+// Predictions of one row from its scores [k]; `output` may be `scores` unless the link is binary.
+void apply_head(const PredictionHead& head, const double* scores, std::int64_t k, double* output) {
+  if (head.link == Link::binary) {
+    const double second = 1 / (1 + std::exp(-scores[0]));
+    output[0] = 1 - second;
+    output[1] = second;
+    return;
+  }
+  if (head.link == Link::softmax) {
+    const double largest = *std::max_element(scores, scores + k);
+    double total = 0;
+    for (std::int64_t c = 0; c < k; ++c) total += output[c] = std::exp(scores[c] - largest);
+    for (std::int64_t c = 0; c < k; ++c) output[c] /= total;
+    return;
+  }
+  const auto per_target = k / static_cast<std::int64_t>(head.target_mean.size());
+  for (std::int64_t c = 0; c < k; ++c) {
+    const auto target = static_cast<std::size_t>(c / per_target);
+    const double value = head.link == Link::exponential ? std::exp(scores[c]) : scores[c];
+    output[c] = value * head.target_scale[target] + head.target_mean[target];
+  }
+}
+
+void sort_quantiles(const PredictionHead& head, std::int64_t k, double* values, double* spare) {
+  const auto q = static_cast<std::int64_t>(head.quantile_rank.size());
+  for (std::int64_t begin = 0; begin < k; begin += q) {
+    std::copy_n(values + begin, q, spare);
+    std::sort(spare, spare + q);
+    for (std::int64_t i = 0; i < q; ++i) values[begin + i] = spare[head.quantile_rank[static_cast<std::size_t>(i)]];
+  }
+}
+
+}  // namespace
+
+const PredictorKernels& predictor_kernels() {
+  static const PredictorKernels& chosen = []() -> const PredictorKernels& {
+    [[maybe_unused]] const std::string_view name = instruction_set();
+#if defined(__x86_64__)
+    if (name != "baseline") return avx2::predictor_kernels;
+#endif
+    return baseline::predictor_kernels;
+  }();
+  return chosen;
+}
+
+struct Predictor::Member {
+  std::int64_t encoding;
+  Buffer<float> split_rows, leaf_weight;
+  PredictorTrees trees;
+};
+
+Predictor::Predictor(std::int64_t n_columns, std::int64_t n_outputs, std::vector<BaseColumn> base,
+                     std::vector<EncodingArrays> encodings, PredictionHead head)
+    : n_columns_(n_columns),
+      n_outputs_(n_outputs),
+      base_(std::move(base)),
+      plain_(static_cast<std::int64_t>(base_.size()) == n_columns),
+      encodings_(std::move(encodings)),
+      offset_(static_cast<std::size_t>(n_outputs)),
+      head_(std::move(head)) {
+  for (std::size_t b = 0; b < base_.size(); ++b) {
+    const BaseColumn& column = base_[b];
+    plain_ = plain_ && column.kind == BaseKind::number && column.source == static_cast<std::int32_t>(b) &&
+             column.offset == 0 && column.unit == 1;
+  }
+}
+
+Predictor::~Predictor() = default;
+
+void Predictor::add_member(std::int64_t encoding, const Ensemble<float>& ensemble, const float* offset,
+                           double score_scale) {
+  auto member = std::make_unique<Member>();
+  const std::int64_t m = ensemble.n_trees, p = ensemble.n_features, k = ensemble.n_outputs, width = padded_width(p);
+  const std::int64_t n_splits = ensemble.n_splits(), n_leaf_weights = m * ensemble.n_leaves() * k;
+  float* to = member->split_rows.reserve(m * n_splits * width);
+  for (int level = 0; level < ensemble.depth; ++level) {
+    const std::int64_t first = (std::int64_t{1} << level) - 1, n_nodes = std::int64_t{1} << level;
+    for (std::int64_t tree = 0; tree < m; ++tree) {
+      for (std::int64_t split = tree * n_splits + first; split < tree * n_splits + first + n_nodes; ++split) {
+        std::copy_n(ensemble.split_weight + split * p, p, to);
+        to[p] = ensemble.split_bias != nullptr ? ensemble.split_bias[split] : 0;
+        std::fill(to + p + 1, to + width, 0.0F);
+        to += width;
+      }
+    }
+  }
+  std::copy_n(ensemble.leaf_weight, n_leaf_weights, member->leaf_weight.reserve(n_leaf_weights));
+  member->encoding = encoding;
+  member->trees = {member->split_rows.data(),
+                   member->leaf_weight.data(),
+                   m,
+                   width,
+                   k,
+                   ensemble.depth,
+                   ensemble.activation,
+                   ensemble.gamma,
+                   score_scale};
+  for (std::int64_t c = 0; c < k; ++c) offset_[static_cast<std::size_t>(c)] += static_cast<double>(offset[c]);
+  members_.push_back(std::move(member));
+}
+
+std::size_t Predictor::n_bytes() const {
+  std::size_t total = 0;
+  for (const auto& member : members_) total += member->split_rows.n_bytes() + member->leaf_weight.n_bytes();
+  return total;
+}
+
+void Predictor::score_block(const float* base, std::int64_t n_rows, double* scores) const {
+  Scratch& held = scratch();
+  for (std::int64_t i = 0; i < n_rows; ++i) std::copy(offset_.begin(), offset_.end(), scores + i * n_outputs_);
+  for (std::size_t e = 0; e < encodings_.size(); ++e) {
+    const Encoding encoding = encodings_[e].view();
+    const std::int64_t p = encoding.n_features(), width = padded_width(p);
+    float* const inputs = held.inputs.reserve(n_rows * width);
+    float* const tiles = held.tiles.reserve(kMostRows * width);
+    for (std::int64_t i = 0; i < n_rows; ++i) {
+      float* const row = inputs + i * width;
+      encode_row(encoding, base + i * n_base_columns(), row);
+      row[p] = 1;
+      std::fill(row + p + 1, row + width, 0.0F);
+    }
+    for (const auto& member : members_) {
+      if (member->encoding != static_cast<std::int64_t>(e)) continue;
+      const std::int64_t room = scratch_entries(member->trees.depth);
+      const Arrivals arrivals{held.node.reserve(room), held.row.reserve(room), held.probability.reserve(room)};
+      std::int64_t* const sums = held.sums.reserve(n_rows * n_outputs_);
+      std::fill_n(sums, n_rows * n_outputs_, 0);
+      predictor_kernels().add_scores(member->trees, inputs, n_rows, sums, tiles, arrivals);
+      const double unit = 1 / member->trees.score_scale;
+      for (std::int64_t i = 0; i < n_rows * n_outputs_; ++i) scores[i] += static_cast<double>(sums[i]) * unit;
+    }
+  }
+  const auto n_members = static_cast<double>(members_.size());
+  for (std::int64_t i = 0; i < n_rows * n_outputs_; ++i) scores[i] /= n_members;
+}
+
+// `reader` gives the base rows of a block, or the number of a column that holds an infinity.
+template <typename Reader>
+std::int64_t Predictor::run(std::int64_t n_rows, const Reader& reader, bool raw_scores, double* output,
+                            int n_threads) const {
+  const std::int64_t k = n_outputs_, n_predictions = raw_scores ? k : this->n_predictions();
+  const std::int64_t n_blocks = (n_rows + kMostRows - 1) / kMostRows;
+  const auto run_block = [&](std::int64_t block) -> std::int64_t {
+    const std::int64_t begin = block * kMostRows, size = std::min(kMostRows, n_rows - begin);
+    const float* base = nullptr;
+    const std::int64_t infinite_column = reader(begin, size, base);
+    if (infinite_column >= 0) return infinite_column;
+    if (raw_scores) {
+      score_block(base, size, output + begin * k);
+      return -1;
+    }
+    double* const scores = scratch().scores.reserve((size + 1) * k);
+    score_block(base, size, scores);
+    for (std::int64_t i = 0; i < size; ++i) {
+      double* const to = output + (begin + i) * n_predictions;
+      apply_head(head_, scores + i * k, k, to);
+      if (!head_.quantile_rank.empty()) sort_quantiles(head_, k, to, scores + size * k);
+    }
+    return -1;
+  };
+  if (n_blocks == 1) return run_block(0);
+  std::vector<std::int64_t> infinite_column(static_cast<std::size_t>(n_blocks), -1);
+  parallel_for(n_blocks, n_threads,
+               [&](std::int64_t block) { infinite_column[static_cast<std::size_t>(block)] = run_block(block); });
+  const auto found =
+      std::find_if(infinite_column.begin(), infinite_column.end(), [](std::int64_t j) { return j >= 0; });
+  return found == infinite_column.end() ? -1 : *found;
+}
+
+template <typename T>
+std::int64_t Predictor::predict(const Rows<T>& rows, bool raw_scores, double* output, int n_threads) const {
+  const auto read = [&](std::int64_t begin, std::int64_t size, const float*& base) -> std::int64_t {
+    const std::int64_t q = n_base_columns();
+    float* const to = scratch().base.reserve(size * q);
+    base = to;
+    for (std::int64_t i = 0; i < size; ++i) {
+      const T* const row = rows.row(begin + i);
+      const std::int64_t infinite_column = first_infinity(row, n_columns_);
+      if (infinite_column >= 0) return infinite_column;
+      if (plain_) {
+        for (std::int64_t b = 0; b < q; ++b) to[i * q + b] = as_float(static_cast<double>(row[b]));
+        continue;
+      }
+      for (std::int64_t b = 0; b < q; ++b) {
+        const BaseColumn& column = base_[static_cast<std::size_t>(b)];
+        to[i * q + b] = read_column(column, static_cast<double>(row[column.source]));
+      }
+    }
+    return -1;
+  };
+  return run(rows.n_rows, read, raw_scores, output, n_threads);
+}
+
+void Predictor::predict_base(const Rows<float>& rows, bool raw_scores, double* output, int n_threads) const {
+  const auto read = [&](std::int64_t begin, std::int64_t size, const float*& base) -> std::int64_t {
+    const std::int64_t q = n_base_columns();
+    float* const to = scratch().base.reserve(size * q);
+    base = to;
+    for (std::int64_t i = 0; i < size; ++i) std::copy_n(rows.row(begin + i), q, to + i * q);
+    return -1;
+  };
+  run(rows.n_rows, read, raw_scores, output, n_threads);
+}
+
+template std::int64_t Predictor::predict<float>(const Rows<float>&, bool, double*, int) const;
+template std::int64_t Predictor::predict<double>(const Rows<double>&, bool, double*, int) const;
+
+}  // namespace softwood

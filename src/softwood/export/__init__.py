@@ -1,0 +1,89 @@
+"""Models that leave Python: `export(model, path)` writes C or ONNX, by the suffix of the path.
+
+Each target has a module of its own, which turns a fitted model into the contents of files; here they are written, all
+or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from softwood.model import Model
+from softwood.modelfile import write_whole
+
+__all__ = ["ExportError", "export"]
+
+
+class ExportError(ValueError):
+    """A model that the target cannot express, or a path that names no target."""
+
+
+def export(model: Any, path: str | os.PathLike[str]) -> list[Path]:
+    """Write a fitted model for use without Python, or without softwood.
+
+    Parameters
+    ----------
+    model : estimator or Model
+        A fitted estimator, or what `softwood.load` gave.
+    path : path
+        ``*.onnx`` for a graph of standard operators (needs ``pip install 'softwood[onnx]'``), ``*.c`` for one C99 file
+        and a header beside it.
+
+    Returns
+    -------
+    list of Path
+        The files written. A file is written whole or not at all, and no file is left behind when one fails.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> import softwood
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> classifier = softwood.TreeEnsembleClassifier(n_members=1, max_epochs=2, random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [file.name for file in export(classifier, Path(folder) / "tumour.c")]
+    ['tumour.h', 'tumour.c']
+    """
+    path = Path(path)
+    fitted = fitted_model(model)
+    if path.suffix == ".c":
+        from softwood.export.c import c_source
+
+        header, source = c_source(fitted, path.stem)
+        return _write_all({path.with_suffix(".h"): header.encode(), path: source.encode()})
+    if path.suffix == ".onnx":
+        from softwood.export.onnx import onnx_graph
+
+        return _write_all({path: onnx_graph(fitted).SerializeToString()})
+    raise ExportError(f"The path of an export must end in .onnx or .c; got {path.name!r}.")
+
+
+def fitted_model(model: Any) -> Model:
+    """The `Model` inside whatever the user holds."""
+    if isinstance(model, Model):
+        return model
+    found = getattr(model, "model_", None)
+    if isinstance(found, Model):
+        return found
+    name = type(model).__name__
+    if hasattr(model, "fit"):
+        raise ExportError(f"Only a fitted model can be exported; this {name} is not fitted yet. Call fit first.")
+    raise TypeError(f"export needs a fitted softwood estimator or Model; got {name}. Read a file with softwood.load.")
+
+
+def _write_all(contents: dict[Path, bytes]) -> list[Path]:
+    was_there = {path: path.exists() for path in contents}
+    try:
+        for path, data in contents.items():
+            write_whole(path, data)
+    except BaseException:
+        for path, existed in was_there.items():
+            if not existed:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        raise
+    return list(contents)

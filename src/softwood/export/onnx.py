@@ -1,0 +1,318 @@
+"""A fitted model in, an ONNX graph of standard operators out.
+
+The graph takes the raw columns, batch of any size. A model of numbers only has one input, ``X`` [n, columns], double; a
+model with categories has one input [n, 1] for each column, by its name: double, or string for a category. NaN is a
+missing number, the empty string a missing category. Dates are seconds since 1970 (UTC). A classifier gives ``label``
+[n] and ``probabilities`` [n, classes]; a regressor gives ``values`` [n, outputs].
+
+Trees are computed densely, by two matrix products a member: ONNX has no operator for a conditional traversal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from softwood.encoding import LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
+from softwood.export import ExportError
+from softwood.model import Model, ModelMember
+from softwood.predictor import LINKS, base_columns, folded_member, is_plain, native_head
+from softwood.preprocess import CALENDAR_PARTS
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
+_LARGEST = np.float32(1e6)  # as `softwood.encoding` says
+
+
+def onnx_graph(model: Model) -> ModelProto:
+    """The model as an ONNX graph; see the module's description of its inputs and outputs."""
+    try:
+        import onnx
+        from onnx import helper
+    except ImportError as error:
+        raise ImportError("Export to ONNX needs the package onnx: pip install 'softwood[onnx]'.") from error
+    graph = _Graph()
+    inputs, base = _base_matrix(graph, model)
+    encoded = {name: _inputs(graph, base, e) for name, e in model.preprocessor.encodings.items()}
+    total = graph.constant(np.sum([folded_member(m)["offset"].astype(np.float64) for m in model.members], axis=0))
+    for member in model.members:
+        total = graph("Add", total, _member_scores(graph, encoded[member.encoding], member))
+    scores = graph("Div", total, graph.constant(np.float64(len(model.members))))
+    outputs = _head(graph, model, scores)
+    found = helper.make_graph(graph.nodes, "softwood", inputs, outputs, graph.constants)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+    proto = helper.make_model(found, opset_imports=opsets, ir_version=IR_VERSION, producer_name="softwood")
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+class _Graph:
+    """Nodes and constants as they are added. Calling it adds a node and returns the name of its output."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+
+    def __call__(self, operator: str, *inputs: str, output: str | None = None, domain: str = "", **fields: Any) -> str:
+        from onnx import helper
+
+        name = output or f"{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, list(inputs), [name], domain=domain, **fields))
+        return name
+
+    def split(self, x: str, sizes: Sequence[int]) -> list[str]:
+        """Columns of x [n, sum of sizes] in pieces."""
+        from onnx import helper
+
+        names = [f"Split_{len(self.nodes)}_{i}" for i in range(len(sizes))]
+        lengths = self.constant(np.array(sizes, dtype=np.int64))
+        self.nodes.append(helper.make_node("Split", [x, lengths], names, axis=1))
+        return names
+
+    def constant(self, value: Any) -> str:
+        from onnx import numpy_helper
+
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def cast(self, x: str, dtype: Any) -> str:
+        from onnx import helper
+
+        return self("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def clip(self, x: str, low: np.float32, high: np.float32) -> str:
+        return self("Clip", x, self.constant(np.float32(low)), self.constant(np.float32(high)))
+
+
+# From columns to the inputs of the trees ----------------------------------------------------------------------------
+
+
+def _base_matrix(graph: _Graph, model: Model) -> tuple[list[ValueInfoProto], str]:
+    """Inputs of the graph, and the base matrix [n, q] in float."""
+    from onnx import TensorProto, helper
+
+    preprocessor = model.preprocessor
+    parts = base_columns(preprocessor)
+    if "category" not in preprocessor.kinds:
+        inputs = [helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", model.n_columns])]
+        if is_plain(parts):
+            return inputs, _as_float(graph, "X")
+        columns = graph.split("X", [1] * model.n_columns)
+    else:
+        columns = _input_names(model.column_names)
+        kinds = [TensorProto.STRING if kind == "category" else TensorProto.DOUBLE for kind in preprocessor.kinds]
+        inputs = [helper.make_tensor_value_info(c, kind, ["n", 1]) for c, kind in zip(columns, kinds, strict=True)]
+    codes = {j: _code(graph, columns[j], c.levels) for j, c in enumerate(preprocessor.columns) if c.levels is not None}
+    base = [_base_column(graph, columns[part["source"]], codes.get(part["source"], ""), part) for part in parts]
+    return inputs, graph("Concat", *base, axis=1)
+
+
+def _input_names(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names) or "" in names:
+        raise ExportError(f"ONNX needs a distinct name for each input; got columns {names}. Rename them and fit again.")
+    return names
+
+
+def _as_float(graph: _Graph, x: str) -> str:
+    largest = np.float64(np.finfo(np.float32).max)
+    held = graph("Min", graph("Max", x, graph.constant(-largest)), graph.constant(largest))
+    # Min and Max need not pass NaN on.
+    return graph.cast(graph("Where", graph("IsNaN", x), x, held), np.float32)
+
+
+def _code(graph: _Graph, labels: str, levels: tuple[str | None, ...]) -> str:
+    """Codes [n, 1] in float; -1 for an unknown label."""
+    known = [(level, code) for code, level in enumerate(levels) if level is not None]
+    if None in levels and "" not in levels:
+        known.append(("", levels.index(None)))
+    known = known or [("", -1)]  # the operator needs a key
+    return graph(
+        "LabelEncoder",
+        labels,
+        domain="ai.onnx.ml",
+        keys_strings=[level for level, _ in known],
+        values_floats=[float(code) for _, code in known],
+        default_float=-1.0,
+    )
+
+
+def _base_column(graph: _Graph, cell: str, code: str, part: dict[str, Any]) -> str:
+    kind = part["kind"]
+    if kind == 0:
+        shifted = graph("Sub", cell, graph.constant(np.float64(part["offset"])))
+        return _as_float(graph, graph("Div", shifted, graph.constant(np.float64(part["unit"]))))
+    if kind == 1:
+        return code
+    if kind == 5:  # the last mean is for the code -1, and an index of -1 is the last
+        means = graph.constant(np.array(part["means"], dtype=np.float32))
+        return graph("Gather", means, graph.cast(code, np.int64))
+    return _calendar_part(graph, cell, CALENDAR_PARTS[kind - 2])
+
+
+def _calendar_part(graph: _Graph, seconds: str, part: str) -> str:
+    def number(value: int) -> str:
+        return graph.constant(np.int64(value))
+
+    def quotient(x: str, divisor: int) -> str:  # of numbers that are not negative
+        return graph("Div", x, number(divisor))
+
+    is_missing = graph("IsNaN", seconds)
+    whole = graph.cast(graph("Where", is_missing, graph.constant(np.float64(0)), seconds), np.int64)
+    in_day = graph("Mod", whole, number(86_400))
+    days = graph("Div", graph("Sub", whole, in_day), number(86_400))
+    if part == "hour":
+        value = quotient(in_day, 3600)
+    elif part == "weekday":
+        value = graph("Mod", graph("Add", days, number(3)), number(7))
+    else:  # days of years that begin in March repeat every 146097 days, and months of 153 days every five
+        era = graph("Mod", graph("Add", days, number(719_468)), number(146_097))
+        leap = graph(
+            "Sub", graph("Add", graph("Sub", era, quotient(era, 1460)), quotient(era, 36_524)), quotient(era, 146_096)
+        )
+        year = quotient(leap, 365)
+        before = graph("Sub", graph("Add", graph("Mul", year, number(365)), quotient(year, 4)), quotient(year, 100))
+        day = graph("Sub", era, before)
+        march = quotient(graph("Add", graph("Mul", day, number(5)), number(2)), 153)
+        value = graph("Add", graph("Mod", graph("Add", march, number(2)), number(12)), number(1))
+    missing = graph.constant(np.float32("nan"))
+    return graph("Where", is_missing, missing, graph.cast(value, np.float32))
+
+
+def _inputs(graph: _Graph, base: str, encoding: Encoding) -> str:
+    """Inputs of the trees [n, p] in float; the kinds are those of `softwood.encoding`."""
+    pieces = []
+    for kind in (LINEAR, SOFT_CLIP, RAMP, LEVEL, MISSING):
+        chosen = np.flatnonzero(encoding.kind == kind)
+        if not len(chosen):
+            continue
+        x = graph("Gather", base, graph.constant(encoding.source[chosen].astype(np.int64)), axis=1)
+        is_missing, r = graph("IsNaN", x), x
+        if kind in (SOFT_CLIP, RAMP):
+            shifted = graph("Sub", x, graph.constant(encoding.start[chosen]))
+            r = graph("Mul", shifted, graph.constant(encoding.rate[chosen]))
+        if kind == SOFT_CLIP:
+            z = graph.clip(r, -_LARGEST, _LARGEST)
+            third = graph("Div", z, graph.constant(np.float32(3)))
+            r = graph("Div", z, graph("Sqrt", graph("Add", graph.constant(np.float32(1)), graph("Mul", third, third))))
+        elif kind == RAMP:
+            r = graph.clip(r, np.float32(0), np.float32(1))
+        elif kind == LEVEL:
+            r = graph.cast(graph("Equal", x, graph.constant(encoding.start[chosen])), np.float32)
+        elif kind == MISSING:
+            r = graph.cast(is_missing, np.float32)
+        scaled = graph(
+            "Mul", graph("Sub", r, graph.constant(encoding.mean[chosen])), graph.constant(encoding.scale[chosen])
+        )
+        feature = graph.clip(scaled, -_LARGEST, _LARGEST)
+        if kind != MISSING:
+            feature = graph("Where", is_missing, graph.constant(np.float32(0)), feature)
+        pieces.append(feature)
+    return graph("Concat", *pieces, axis=1)
+
+
+# Trees and head -----------------------------------------------------------------------------------------------------
+
+
+def _member_scores(graph: _Graph, x: str, member: ModelMember) -> str:
+    """Sum of a member's trees [n, k] in double."""
+    arrays = folded_member(member)
+    split_weight, split_bias, leaf_weight = (arrays[key] for key in ("split_weight", "split_bias", "leaf_weight"))
+    m, n_leaves, k = leaf_weight.shape
+    depth = n_leaves.bit_length() - 1
+    levels = [slice((1 << level) - 1, (2 << level) - 1) for level in range(depth)]
+    weight = np.concatenate([split_weight[:, nodes].reshape(-1, split_weight.shape[2]) for nodes in levels])
+    bias = np.concatenate([split_bias[:, nodes].ravel() for nodes in levels])
+    t = graph("Add", graph("MatMul", x, graph.constant(np.ascontiguousarray(weight.T))), graph.constant(bias))
+    minor = _minor(graph, graph("Abs", t), member.trees.activation, np.float32(member.trees.gamma))
+    major = graph("Sub", graph.constant(np.float32(1)), minor)
+    is_negative = graph("Less", t, graph.constant(np.float32(0)))
+    sizes = [m << level for level in range(depth)]
+    left = graph.split(graph("Where", is_negative, minor, major), sizes)
+    right = graph.split(graph("Where", is_negative, major, minor), sizes)
+    reach = None
+    for level in range(depth):
+        # [n, m, nodes, 1] each, so that children of a node end up side by side.
+        shape = graph.constant(np.array([-1, m, 1 << level, 1], dtype=np.int64))
+        both = graph("Concat", graph("Reshape", left[level], shape), graph("Reshape", right[level], shape), axis=3)
+        reach = both if reach is None else graph("Mul", both, graph("Reshape", reach, shape))
+    assert reach is not None
+    flat = graph("Reshape", reach, graph.constant(np.array([-1, m * n_leaves], dtype=np.int64)))
+    return graph.cast(graph("MatMul", flat, graph.constant(leaf_weight.reshape(-1, k))), np.float64)
+
+
+def _minor(graph: _Graph, abs_t: str, activation: str, gamma: np.float32) -> str:
+    """Probability of the less likely side of a split."""
+
+    def number(value: Any) -> str:
+        return graph.constant(np.float32(value))
+
+    inverse = np.float32(1) / gamma
+    if activation == "logistic":
+        return graph("Sigmoid", graph("Mul", abs_t, number(-inverse)))
+    inside = graph("Mul", graph("Sub", number(gamma / 2), abs_t), number(inverse))
+    s = graph("Max", inside, number(0))
+    square = graph("Mul", s, s)
+    if activation == "smooth_step":
+        return graph("Mul", square, graph("Sub", number(3), graph("Mul", number(2), s)))
+    inner = graph("Add", number(10), graph("Mul", s, graph("Sub", graph("Mul", number(6), s), number(15))))
+    return graph("Mul", graph("Mul", square, s), inner)
+
+
+def _head(graph: _Graph, model: Model, scores: str) -> list[ValueInfoProto]:
+    from onnx import TensorProto, helper
+
+    head = native_head(model.head)
+    link = LINKS[head["link"]]
+    if link in ("binary", "softmax"):
+        if link == "binary":
+            scores = graph("Concat", graph("Mul", scores, graph.constant(np.float64(0))), scores, axis=1)
+        graph.cast(graph("Softmax", scores, axis=1), np.float32)
+        graph.nodes[-1].output[0] = "probabilities"
+        n_classes = 2 if link == "binary" else model.n_outputs
+        return [
+            _label(graph, model),
+            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", n_classes]),
+        ]
+    values = graph("Exp", scores) if link == "exponential" else scores
+    n_targets = len(head["target_mean"])
+    per_target = model.n_outputs // n_targets
+    scale, mean = (np.repeat(head[key], per_target) for key in ("target_scale", "target_mean"))
+    values = graph("Add", graph("Mul", values, graph.constant(scale)), graph.constant(mean))
+    rank = head["quantile_rank"]
+    if len(rank) > 1:  # quantiles learned one by one may cross
+        shape = graph.constant(np.array([-1, n_targets, len(rank)], dtype=np.int64))
+        values = _sorted(graph, graph("Reshape", values, shape), len(rank))
+        values = graph("Gather", values, graph.constant(np.array(rank, dtype=np.int64)), axis=2)
+        values = graph("Reshape", values, graph.constant(np.array([-1, model.n_outputs], dtype=np.int64)))
+    graph("Identity", values, output="values")
+    return [helper.make_tensor_value_info("values", TensorProto.DOUBLE, ["n", model.n_outputs])]
+
+
+def _sorted(graph: _Graph, x: str, length: int) -> str:
+    from onnx import helper
+
+    names = [f"TopK_{len(graph.nodes)}_{part}" for part in ("values", "indices")]
+    count = graph.constant(np.array([length], dtype=np.int64))
+    graph.nodes.append(helper.make_node("TopK", [x, count], names, axis=-1, largest=0, sorted=1))
+    return names[0]
+
+
+def _label(graph: _Graph, model: Model) -> ValueInfoProto:
+    from onnx import TensorProto, helper
+
+    classes = model.head.classes
+    assert classes is not None
+    place = graph("ArgMax", "probabilities", axis=1, keepdims=0)
+    if classes.dtype.kind in "iub":
+        labels, kind = classes.astype(np.int64), TensorProto.INT64
+    elif classes.dtype.kind == "f":
+        labels, kind = classes.astype(np.float64), TensorProto.DOUBLE
+    else:
+        labels, kind = np.array([str(label) for label in classes.tolist()], dtype=object), TensorProto.STRING
+    graph("Gather", graph.constant(labels), place, output="label")
+    return helper.make_tensor_value_info("label", kind, ["n"])

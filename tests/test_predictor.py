@@ -1,0 +1,192 @@
+"""Compiled predictors: against the dense reference, row by row, from many threads, and after a pickle."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import softwood
+import softwood.reference
+from fitted_models import NAMES, fitted, mixed, numbers, rows
+from softwood.encoding import LINEAR, Encoding
+from softwood.losses import Loss
+from softwood.members import Trees
+from softwood.model import Head, Model, ModelMember
+from softwood.preprocess import Column, Preprocessor
+
+
+def random_model(p=5, k=1, m=4, d=3, *, spread=1.0, activation="smooth_step", seed=0):
+    """A model of numbers with random trees; `spread` is the standard deviation of t in units of gamma."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape, scale=1.0):
+        return (rng.normal(size=shape) * scale).astype(np.float32)
+
+    zero, one = np.zeros(p, np.float32), np.ones(p, np.float32)
+    encoding = Encoding(np.arange(p, dtype=np.int32), np.full(p, LINEAR, np.uint8), zero, one, zero, one)
+    columns = [Column(f"x{j}", "numeric") for j in range(p)]
+    trees = Trees(
+        split_weight=normal(m, 2**d - 1, p, scale=spread / np.sqrt(p)),
+        split_bias=normal(m, 2**d - 1, scale=spread / 2),
+        leaf_weight=normal(m, 2**d, k),
+        offset=normal(k),
+        gamma=1.0,
+        activation=activation,
+        batch_norm=None,
+        feature_mask=None,
+    )
+    head = Head("regression", Loss("squared_error"), None, np.zeros(k), np.ones(k))
+    return Model(Preprocessor(columns, encodings={"standard": encoding}), [ModelMember("standard", trees)], head)
+
+
+def reference_scores(model, X):
+    """Raw scores by the dense reference in float64, from the same inputs and weights."""
+    inputs, total = model.inputs(X), 0.0
+    for member in model.members:
+        split_weight, split_bias, leaf_weight = (
+            None if a is None else a.astype(np.float64) for a in member.trees.folded()
+        )
+        x = inputs[member.encoding].astype(np.float64)
+        options = {"split_bias": split_bias, "activation": member.trees.activation, "gamma": member.trees.gamma}
+        total = total + softwood.reference.forward(x, split_weight, leaf_weight, **options) + member.trees.offset
+    return total / len(model.members)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_are_those_of_the_reference(name):
+    X = rows(name, 300)
+    model = fitted(name).model_
+    np.testing.assert_allclose(model.raw_scores(X), reference_scores(model, X), rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predictions_are_the_head_of_the_scores(name):
+    X = rows(name, 100)
+    model = fitted(name).model_
+    expected = model.head.predictions(model.raw_scores(X))
+    found = model.predictor().predict(X)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("activation", ["smooth_step", "smoother_step", "logistic"])
+@pytest.mark.parametrize(
+    ("p", "k", "m", "d", "spread"),
+    [
+        (1, 1, 1, 1, 1.0),
+        (7, 2, 3, 5, 0.3),
+        (8, 1, 5, 6, 3.0),
+        (9, 4, 2, 8, 0.1),
+        (40, 3, 70, 4, 1.0),
+        (3, 1, 2100, 2, 1),
+    ],
+)
+def test_random_trees(p, k, m, d, spread, activation):
+    model = random_model(p, k, m, d, spread=spread, activation=activation)
+    X = np.random.default_rng(1).normal(size=(150, p)).astype(np.float32)
+    scale = np.abs(model.members[0].trees.leaf_weight).max(axis=(1, 2)).sum()
+    np.testing.assert_allclose(model.raw_scores(X), reference_scores(model, X), rtol=0, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize(("spread", "d"), [(0.05, 9), (1.0, 6), (8.0, 10)])
+def test_a_row_does_not_depend_on_the_others(spread, d):
+    """Lists that are cut, dense nodes and single rows must sum alike, to the bit."""
+    predictor = random_model(12, 2, 9, d, spread=spread).predictor()
+    X = np.random.default_rng(2).normal(size=(131, 12))
+    whole = predictor.predict(X)
+    np.testing.assert_array_equal(np.stack([predictor.predict(row) for row in X]), whole)
+    np.testing.assert_array_equal(predictor.predict(X[5:70]), whole[5:70])
+    np.testing.assert_array_equal(predictor.predict(X, n_threads=2), whole)
+
+
+def test_every_instruction_set_gives_the_same_bits(tmp_path):
+    """The oldest machine that runs softwood routes each row as this one does."""
+    code = (
+        "import sys, pickle, numpy as np; predictor = pickle.load(open(sys.argv[1], 'rb'));"
+        "np.save(sys.argv[2], predictor.raw_scores(np.load(sys.argv[3])))"
+    )
+    model = fitted("binary").model_
+    (tmp_path / "predictor").write_bytes(pickle.dumps(model.predictor()))
+    np.save(tmp_path / "X.npy", rows("binary", 500))
+    paths = [str(tmp_path / name) for name in ("predictor", "scores.npy", "X.npy")]
+    subprocess.run([sys.executable, "-c", code, *paths], check=True, env={**os.environ, "SOFTWOOD_ISA": "baseline"})
+    np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), model.raw_scores(rows("binary", 500)))
+
+
+def test_row_and_matrix_dtypes_and_layouts():
+    predictor = fitted("regression").predictor()
+    X = np.round(numbers(20, holes=0.1), 2)
+    expected = predictor.predict(X)
+    assert predictor.predict(X[3]).shape == (1,)
+    np.testing.assert_array_equal(predictor(X[3]), expected[3:4])
+    np.testing.assert_array_equal(predictor.predict(np.asfortranarray(X)), expected)
+    np.testing.assert_array_equal(predictor.predict(np.repeat(X, 2, axis=1)[4, ::2]), expected[4:5])
+    np.testing.assert_array_equal(predictor.predict(X.tolist()), expected)
+    np.testing.assert_array_equal(predictor.predict(pd.DataFrame(X)), expected)
+    single = X.astype(np.float32)
+    np.testing.assert_array_equal(predictor.predict(single[3]), predictor.predict(single)[3:4])
+
+
+def test_rows_of_a_mixed_table():
+    """`predict_row` takes codes and seconds; they must mean what the labels and dates of the table mean."""
+    predictor = fitted("mixed").predictor()
+    table = mixed(300, seed=3, unseen=True)
+    seconds = (table["since"] - pd.Timestamp(0)) / pd.Timedelta(seconds=1)
+    codes = {
+        name: [predictor.category_code(name, None if pd.isna(label) else label) for label in table[name]]
+        for name in ("colour", "city")
+    }
+    native = pd.DataFrame({**table, **codes, "since": seconds}).to_numpy(dtype=np.float64)
+    found = np.stack([predictor.predict_row(row) for row in native])
+    np.testing.assert_array_equal(found, predictor.predict(table))
+    assert -1 in codes["colour"]
+    with pytest.raises(ValueError, match="Column 'size' holds no categories"):
+        predictor.category_code("size", "red")
+
+
+def test_one_row_of_labels():
+    predictor = fitted("mixed").predictor()
+    table = mixed(3, seed=4)
+    np.testing.assert_array_equal(predictor.predict(table.iloc[1].to_numpy()), predictor.predict(table)[1])
+
+
+def test_pickle_and_threads():
+    predictor = pickle.loads(pickle.dumps(fitted("multiclass").predictor()))
+    X = rows("multiclass", 400)
+    expected = fitted("multiclass").predict_proba(X)
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(lambda _: np.stack([predictor.predict(row) for row in X]), range(8)):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_estimators_predict_by_it():
+    classifier = fitted("binary")
+    X = rows("binary", 50)
+    np.testing.assert_array_equal(classifier.predict_proba(X), classifier.predictor().predict(X))
+    assert classifier.predictor() is classifier.predictor()
+
+
+def test_bad_rows():
+    predictor = fitted("binary").predictor()
+    with pytest.raises(ValueError, match=r"X must have 9 columns, as at fit; got a row of shape \(8,\)\."):
+        predictor.predict(np.zeros(8))
+    with pytest.raises(ValueError, match=r"X must have 9 columns, as at fit; got 8\."):
+        predictor.predict(np.zeros((2, 8)))
+    for X in (np.zeros(9), np.zeros((200, 9))):
+        X[..., 4] = -np.inf
+        with pytest.raises(ValueError, match="Input X contains infinity in column 'x4'"):
+            predictor.predict(X)
+    with pytest.raises(ValueError, match="n_threads must be an integer >= 1"):
+        predictor.predict(np.zeros((2, 9)), n_threads=0)
+
+
+def test_unfitted():
+    with pytest.raises(ValueError, match="not fitted yet"):
+        softwood.TreeEnsembleClassifier().predictor()
