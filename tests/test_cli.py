@@ -202,6 +202,15 @@ def test_info_tells_what_a_file_holds(folder, capsys):
     assert "größe" in printed
 
 
+def test_export(folder, capsys, tmp_path):
+    model = folder / "model.safetensors"
+    ask(capsys, "export", model, tmp_path / "model.c")
+    assert "model_predict" in (tmp_path / "model.h").read_text()
+    assert run(["export", str(model), str(tmp_path / "model.txt")]) != 0
+    assert "must end in .onnx or .c" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.c", "model.h"]
+
+
 def test_explain_adds_up(folder, capsys):
     model, data = folder / "model.safetensors", folder / "data.csv"
     _, printed, _ = ask(capsys, "explain", model, data, "--row", "5", "--json")

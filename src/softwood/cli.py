@@ -256,6 +256,21 @@ def tune(
     print(f"Train with them: softwood train {shlex.quote(source)} --target {shlex.quote(target)} --params {out}")
 
 
+@app.command(
+    epilog="Examples:  softwood export model.safetensors model.onnx  |  softwood export model.safetensors model.c"
+)
+def export(
+    model: ModelFile,
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .onnx, or .c (with a header beside it).")],
+) -> None:
+    """Write a model as an ONNX graph or as C, for use without softwood."""
+    from softwood.export import export as write_export
+
+    require_folder(out)
+    for path in write_export(softwood.load(model), out):
+        print(f"{path} written", file=sys.stderr)
+
+
 app.command(epilog="Example:  softwood explain model.safetensors new.csv --row 3")(explain)
 app.command(epilog="Example:  softwood plot tree model.safetensors new.csv --out tree.png")(plot)
 app.command(epilog="Example:  softwood report model.safetensors test.csv --out report.html")(report)
