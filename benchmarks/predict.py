@@ -269,10 +269,11 @@ def main() -> None:
     arguments = parser.parse_args()
     results = []
     for name in arguments.sets:
-        results += run_table(arguments.data, name, arguments.rounds, arguments.margin)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({"machine": machine.facts(), "results": results}, indent=1))
-    print(report(results))
+        found = run_table(arguments.data, name, arguments.rounds, arguments.margin)
+        print(report(found), flush=True)
+        results += found
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps({"machine": machine.facts(), "results": results}, indent=1))
 
 
 if __name__ == "__main__":
