@@ -12,6 +12,7 @@ from softwood.split_rules import split_rule
 
 SMALL = {"n_members": 2, "n_trees": 3, "depth": 3, "max_epochs": 15, "random_state": 0, "gamma": 0.5}
 SMALL |= {"learning_rate": 0.03, "max_features": 1.0}
+SINGLE = {"rtol": 1e-6, "atol": 1e-6}  # models predict in float32, explanations are worked out in float64
 
 
 def mixed_table(n=150, seed=0):
@@ -46,8 +47,8 @@ def test_contributions_of_trees_add_up_to_raw_scores(fitted, table):
         path = explain.decision_path(fitted, table, row)
         assert len(path.trees) == 6
         total = path.offset + sum(tree.contribution for tree in path.trees)
-        np.testing.assert_allclose(total, scores[row], rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(path.raw_scores, scores[row], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(total, scores[row], **SINGLE)
+        np.testing.assert_allclose(path.raw_scores, scores[row], **SINGLE)
 
 
 def test_a_path_holds_reached_nodes_only_as_the_core_counts_them(fitted, table):
@@ -68,10 +69,10 @@ def test_a_path_holds_reached_nodes_only_as_the_core_counts_them(fitted, table):
 def test_contributions_of_columns_add_up_for_any_background(fitted, table):
     scores = fitted.model_.raw_scores(table)
     found = explain.column_contributions(fitted, table.iloc[:20], background=table)
-    np.testing.assert_allclose(found.base + found.values.sum(axis=1), scores[:20], rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.base, scores.mean(axis=0), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.base + found.values.sum(axis=1), scores[:20], **SINGLE)
+    np.testing.assert_allclose(found.base, scores.mean(axis=0), **SINGLE)
     one = explain.column_contributions(fitted, table.iloc[:1])
-    np.testing.assert_allclose(one.base + one.values.sum(axis=1), scores[:1], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(one.base + one.values.sum(axis=1), scores[:1], **SINGLE)
 
 
 def test_only_columns_that_are_looked_at_contribute():
@@ -152,5 +153,5 @@ def test_shap_can_draw_the_contributions(fitted, table):
     found = explain.shap_explanation(fitted, table.iloc[:5])
     totals = found.base_values + found.values.sum(axis=1)
     scores = fitted.model_.raw_scores(table.iloc[:5])
-    np.testing.assert_allclose(totals.reshape(scores.shape), scores, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(totals.reshape(scores.shape), scores, **SINGLE)
     assert list(found.feature_names) == ["size", "colour", "city", "since"]

@@ -36,7 +36,7 @@ def image_folder(tmp_path):
 
 def test_image_example_trains_both_networks(image_folder):
     output = image_folder / "out.json"
-    options = "--filters 4 --dense-units 256 --epochs 3 --batch-size 50 --threads 1"
+    options = "--filters 4 --dense-units 320 --epochs 3 --batch-size 50 --threads 1"
     command = [sys.executable, EXAMPLE, "--data", image_folder, "--json", output, *options.split()]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
