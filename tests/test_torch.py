@@ -287,7 +287,7 @@ def test_saved_tensors_that_were_moved_or_computed_anew(tapes):
     arguments = make_arguments()
     expected = gradients_of(arguments)
     tapes["backward"].clear()
-    with torch.autograd.graph.save_on_cpu():
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.clone(), lambda moved: moved):
         offloaded = gradients_of(arguments)
     checkpointed_output = torch.utils.checkpoint.checkpoint(call, *arguments, use_reentrant=False)
     weights = torch.linspace(-1, 2, checkpointed_output.numel(), dtype=torch.float64).reshape(checkpointed_output.shape)
