@@ -7,7 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from softwood.torch import TreeEnsemble, eager, kernels, tree_ensemble  # noqa: E402
+from softwood import ops  # noqa: E402
+from softwood.torch import TreeEnsemble, eager, tree_ensemble  # noqa: E402
 
 
 def make_arguments(n=4, depth=7, dtype=torch.float32):
@@ -58,14 +59,14 @@ def test_sparse_gradients_of_successive_steps_do_not_share_memory():
 
 def test_memory_is_used_again_and_freed_with_the_parameter(monkeypatch):
     given, made = [], []
-    backward = kernels.backward
+    backward = ops.backward
 
     def watched(*arguments, **options):
         given.append(options["out"])
         made.append(backward(*arguments, **options))
         return made[-1]
 
-    monkeypatch.setattr(kernels, "backward", watched)
+    monkeypatch.setattr(ops, "backward", watched)
     layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True)
     for _ in range(2):
         layer(torch.randn(5, 4)).sum().backward()
