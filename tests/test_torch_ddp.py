@@ -70,7 +70,7 @@ def test_two_processes_get_the_weights_of_one(tmp_path):
 
 def run_example(shards, checkpoint, *, kill):
     """Run the example; with `kill`, end rank 1 after some epochs, as a machine that runs out of memory does."""
-    options = ("--max-restarts", 1, EXAMPLE, "--shards", shards, "--checkpoint", checkpoint, "--epochs", N_EPOCHS)
+    options = ("--max-restarts", 3, EXAMPLE, "--shards", shards, "--checkpoint", checkpoint, "--epochs", N_EPOCHS)
     process = torchrun(*options)
     log, victim = "", None
     for line in process.stdout:
