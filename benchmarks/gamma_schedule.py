@@ -1,6 +1,6 @@
 """What a narrowing soft band costs: test AUC against the leaves that a row reaches in a tree at the end of training.
 
-Single members with `gamma` and `gamma_end` of a grid, on the stratified 70/30 splits of the PMLB sets that fit.py takes.
+Single members with `gamma` and `gamma_end` of a grid, on the stratified 70/30 splits of the PMLB sets that fit.py has.
 Finished units are kept in the results file, so that a run goes on where it was stopped.
 
     python benchmarks/gamma_schedule.py --data ../shared/data/pmlb --splits 3
