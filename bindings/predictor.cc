@@ -86,15 +86,15 @@ void add_member(Predictor& predictor, const nb::dict& given, const std::vector<E
   require(ensemble.n_outputs == predictor.n_outputs() && has_shape(offset, {ensemble.n_outputs}),
           "members differ in outputs");
   require((ensemble.n_trees << ensemble.depth) * (p + 8) < (std::int64_t{1} << 31), "a member has too many weights");
-  const auto score_scale = entry<double>(given, "score_scale");
+  const auto rounder = entry<double>(given, "rounder");
   double largest = 0;
   for (std::int64_t tree = 0, size = ensemble.n_leaves() * ensemble.n_outputs; tree < ensemble.n_trees; ++tree) {
     const float* const leaves = ensemble.leaf_weight + tree * size;
     largest +=
         std::abs(*std::max_element(leaves, leaves + size, [](float a, float b) { return std::abs(a) < std::abs(b); }));
   }
-  require(score_scale > 0 && largest * score_scale <= 0x1p61, "score_scale is too large for the leaves");
-  predictor.add_member(encoding, ensemble, offset.data(), score_scale);
+  require(std::isfinite(rounder) && rounder > 0 && largest <= rounder / 6, "rounder is too small for the leaves");
+  predictor.add_member(encoding, ensemble, offset.data(), rounder);
 }
 
 void make(Predictor* place, std::int64_t n_columns, std::int64_t n_outputs, const nb::list& base,

@@ -13,18 +13,20 @@ constexpr std::int64_t kBlockRows = 256;
 
 template <typename T>
 T within(T x, T bound) {
-  return std::max(-bound, std::min(x, bound));
+  const T below = bound < x ? bound : x;
+  return -bound < below ? below : -bound;
 }
 
-// features[f] = (r(x) - mean) * scale for all features of one kind. A missing value gives the mean, unless r is told to
-// decide by itself.
+// Replaces the base values x that stand in `features` by (r(x) - mean) * scale, for all features of one kind. A missing
+// value gives the mean, unless r is told to decide by itself. The compiler makes vectors of these loops.
 template <bool keeps_missing, typename T, typename Function>
-void write(const Encoding& encoding, FeatureKind kind, const T* base, T* features, const Function& r) {
+void standardise(const Encoding& encoding, FeatureKind kind, T* __restrict features, const Function& r) {
   const int k = static_cast<int>(kind);
   for (std::int64_t f = encoding.begin[k]; f < encoding.begin[k + 1]; ++f) {
-    const T x = base[encoding.source[f]];
+    const T x = features[f];
     const T value = (r(x, T(encoding.start[f]), T(encoding.rate[f])) - T(encoding.mean[f])) * T(encoding.scale[f]);
-    features[f] = !keeps_missing && std::isnan(x) ? T(0) : within(value, T(kLargest));
+    const T held = within(value, T(kLargest));
+    features[f] = keeps_missing || x == x ? held : T(0);
   }
 }
 
@@ -32,15 +34,18 @@ void write(const Encoding& encoding, FeatureKind kind, const T* base, T* feature
 
 template <typename T>
 void encode_row(const Encoding& encoding, const T* base, T* features) {
-  write<false>(encoding, FeatureKind::linear, base, features, [](T x, T, T) { return x; });
-  write<false>(encoding, FeatureKind::soft_clip, base, features, [](T x, T start, T rate) {
+  for (std::int64_t f = 0; f < encoding.n_features(); ++f) features[f] = base[encoding.source[f]];
+  standardise<false>(encoding, FeatureKind::linear, features, [](T x, T, T) { return x; });
+  standardise<false>(encoding, FeatureKind::soft_clip, features, [](T x, T start, T rate) {
     const T z = within((x - start) * rate, T(kLargest));
     return z / std::sqrt(1 + (z / 3) * (z / 3));
   });
-  write<false>(encoding, FeatureKind::ramp, base, features,
-               [](T x, T start, T rate) { return std::max(T(0), std::min((x - start) * rate, T(1))); });
-  write<false>(encoding, FeatureKind::level, base, features, [](T x, T start, T) { return T(x == start); });
-  write<true>(encoding, FeatureKind::missing, base, features, [](T x, T, T) { return T(std::isnan(x)); });
+  standardise<false>(encoding, FeatureKind::ramp, features, [](T x, T start, T rate) {
+    const T free = (x - start) * rate, below = free > 1 ? T(1) : free;
+    return below < 0 ? T(0) : below;
+  });
+  standardise<false>(encoding, FeatureKind::level, features, [](T x, T start, T) { return x == start ? T(1) : T(0); });
+  standardise<true>(encoding, FeatureKind::missing, features, [](T x, T, T) { return x != x ? T(1) : T(0); });
 }
 
 template <typename T>

@@ -209,9 +209,9 @@ def folded_member(member: ModelMember) -> dict[str, Any]:
     arrays = {"split_weight": split_weight, "split_bias": split_bias, "leaf_weight": leaf_weight}
     arrays["offset"] = np.asarray(member.trees.offset)
     found: dict[str, Any] = {name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}
-    # Scores are summed as whole numbers of 1 / score_scale, with which no sum of leaves can leave 62 bits.
+    # Adding and subtracting it rounds a leaf's share to so few bits that sums of shares are exact, in any order.
     largest = float(np.abs(found["leaf_weight"]).astype(np.float64).max(axis=(1, 2)).sum())
-    found["score_scale"] = 2.0 ** (60 - math.frexp(largest)[1])
+    found["rounder"] = 3.0 * 2.0 ** (1 + math.frexp(largest)[1])
     return found
 
 

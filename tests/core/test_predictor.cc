@@ -59,7 +59,7 @@ void same_as_forward(const Shape& shape, Activation activation) {
   const auto b = random(m * (n_leaves - 1), spread / 2), o = random(m * n_leaves * k, 1);
   const std::vector<float> offset(static_cast<std::size_t>(k), 0.5F);
   Predictor predictor(p, k, numbers(p), {identity_encoding(p)}, regression(k));
-  predictor.add_member(0, {w.data(), b.data(), o.data(), m, p, k, d, activation, 1.0F}, offset.data(), 0x1p40);
+  predictor.add_member(0, {w.data(), b.data(), o.data(), m, p, k, d, activation, 1.0F}, offset.data(), 0x3p10);
 
   const std::vector<double> x2(x.begin(), x.end()), w2(w.begin(), w.end()), b2(b.begin(), b.end()),
       o2(o.begin(), o.end());
@@ -86,7 +86,7 @@ double side(const std::vector<BaseColumn>& columns, const std::vector<double>& r
   w.back() = 1;
   const float bias = -border, leaves[2] = {1, 0}, offset = 0;
   Predictor predictor(static_cast<std::int64_t>(row.size()), 1, columns, {identity_encoding(q)}, regression(1));
-  predictor.add_member(0, {w.data(), &bias, leaves, 1, q, 1, 1, Activation::smooth_step, 1e-6F}, &offset, 0x1p40);
+  predictor.add_member(0, {w.data(), &bias, leaves, 1, q, 1, 1, Activation::smooth_step, 1e-6F}, &offset, 0x3p10);
   double output = 0;
   const auto n_columns = static_cast<std::int64_t>(row.size());
   CHECK(predictor.predict<double>({row.data(), 1, n_columns}, false, &output, 1) == -1);

@@ -36,9 +36,10 @@ int {name}_category_code(int column, const char *label);
 PREAMBLE = """\
 /* Prediction of a softwood model; {stem}.h says how to call it. Compile as C99 without -ffast-math.
  *
- * A split is a sum of products in float, taken in one fixed order: eight partial sums, added as a binary tree of
- * neighbours; leaves are summed in 64-bit fixed point. Where the compiler fuses no multiplication with an addition
- * (gcc -std=c99; else -ffp-contract=off), every row takes the same way as in Python, to the last bit. */
+ * A split is a sum of products in float, taken in one fixed order: eight partial sums, of which those four apart are
+ * added first, then those two apart. The share of a leaf in a score is rounded so that sums of shares are exact. Where
+ * the compiler fuses no multiplication with an addition (gcc -std=c99; else -ffp-contract=off), every row takes the same
+ * way as in Python, to the last bit. */
 #include "{stem}.h"
 
 #include <float.h>
@@ -49,7 +50,7 @@ PREAMBLE = """\
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-enum {{ N_SCORES = {n_scores}, LANES = 8 }};
+enum {{ N_SCORES = {n_scores}, LANES = 8, BATCH = {batch} }};
 """
 
 AS_FLOAT = """\
@@ -160,52 +161,93 @@ static float logistic(float abs_t, float half, float inverse) {
 }
 
 TRAVERSAL_START = """\
+#if defined(__GNUC__)
+/* Four floats at once; the code after #else computes the same one by one. */
+typedef float four __attribute__((vector_size(16)));
+
+static four product(const float *w, const float *x) {
+    four a, b;
+    memcpy(&a, w, sizeof a);
+    memcpy(&b, x, sizeof b);
+    return a * b;
+}
+
+static inline float split_value(const float *w, const float *x, int width) {
+    four near = product(w, x), far = product(w + 4, x + 4);
+    for (int f = LANES; f < width; f += LANES) {
+        near += product(w + f, x + f);
+        far += product(w + f + 4, x + f + 4);
+    }
+    near += far;
+    return (near[0] + near[2]) + (near[1] + near[3]);
+}
+#else
 static float split_value(const float *w, const float *x, int width) {
     float sums[LANES];
     for (int i = 0; i < LANES; ++i) sums[i] = w[i] * x[i];
     for (int f = LANES; f < width; f += LANES) {
         for (int i = 0; i < LANES; ++i) sums[i] += w[f + i] * x[f + i];
     }
-    for (int n = LANES / 2; n >= 1; n /= 2) {
-        for (int i = 0; i < n; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
-    }
-    return sums[0];
+    for (int i = 0; i < 4; ++i) sums[i] += sums[i + 4];
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
+#endif
 """
 
 TRAVERSAL = """\
-/* Children of node i are 2i + 1 and 2i + 2. The less likely side of a split waits on the stack, if it is reached. */
-static void add_trees_{i}(const float *x, double *scores) {{
-    long long sums[N_SCORES] = {{0}};
-    for (int tree = 0; tree < {n_trees}; ++tree) {{
-        const float *splits = splits_{i} + (long)tree * {n_splits} * {width};
-        const float *leaves = leaves_{i} + (long)tree * ({n_splits} + 1) * N_SCORES;
-        int waiting_node[{depth}];
-        float waiting_probability[{depth}];
-        int n_waiting = 0, node = 0;
-        float probability = 1.0f;
-        for (;;) {{
-            while (node < {n_splits}) {{
-                const float t = split_value(splits + (long)node * {width}, x, {width});
-                const float minor = probability * {minor}(fabsf(t), {half}, {inverse});
-                const int left = 2 * node + 1;
-                if (minor != 0.0f) {{
-                    waiting_node[n_waiting] = t < 0.0f ? left : left + 1;
-                    waiting_probability[n_waiting++] = minor;
-                }}
-                node = t < 0.0f ? left + 1 : left;
-                probability -= minor;
-            }}
-            const float *leaf = leaves + (long)(node - {n_splits}) * N_SCORES;
-            for (int c = 0; c < N_SCORES; ++c) {{
-                sums[c] += (long long)((double)probability * (double)leaf[c] * {scale});
-            }}
-            if (n_waiting == 0) break;
-            node = waiting_node[--n_waiting];
-            probability = waiting_probability[n_waiting];
+static void add_leaves_{i}(const int *node, const float *probability, int n, double *sums) {{
+    for (int j = 0; j < n; ++j) {{
+        const float *leaf = leaves_{i} + (long)node[j] * N_SCORES;
+        for (int c = 0; c < N_SCORES; ++c) {{
+            sums[c] += ((double)probability[j] * (double)leaf[c] + {rounder}) - {rounder};
         }}
     }}
-    for (int c = 0; c < N_SCORES; ++c) scores[c] += (double)sums[c] * (1.0 / {scale});
+}}
+
+/* Splits stand level by level, in a level tree by tree; children of node i are 2i and 2i + 1 of the next level. Nodes
+ * that the row reaches wait in a list for each level. The deepest are followed first, so that lists stay short; many
+ * nodes at a time, because one by one each would wait for the split before it. Of two children the likelier one is
+ * always reached: it takes its parent's place. The other is added at the end if it is. */
+static void add_trees_{i}(const float *x, double *scores) {{
+    int node[{depth} + 1][2 * BATCH], count[{depth}] = {{0}};
+    float probability[{depth} + 1][2 * BATCH], t[BATCH];
+    double sums[N_SCORES] = {{0}};
+    for (int first = 0; first < {n_trees}; first += BATCH) {{
+        count[0] = {n_trees} - first < BATCH ? {n_trees} - first : BATCH;
+        for (int j = 0; j < count[0]; ++j) {{
+            node[0][j] = first + j;
+            probability[0][j] = 1.0f;
+        }}
+        for (int level = 0; level >= 0;) {{
+            const int n = count[level] < BATCH ? count[level] : BATCH;
+            if (n == 0) {{
+                --level;
+                continue;
+            }}
+            count[level] -= n;
+            const int *from = node[level] + count[level];
+            const float *arrived = probability[level] + count[level];
+            const float *splits = splits_{i} + ((1L << level) - 1) * {n_trees} * {width};
+            int *to = node[level + 1], n_next = n;
+            float *next = probability[level + 1];
+            for (int j = 0; j < n; ++j) t[j] = split_value(splits + (long)from[j] * {width}, x, {width});
+            for (int j = 0; j < n; ++j) {{
+                const float minor = arrived[j] * {minor}(fabsf(t[j]), {half}, {inverse});
+                const int right = t[j] < 0.0f;
+                to[j] = 2 * from[j] + right;
+                next[j] = arrived[j] - minor;
+                to[n_next] = 2 * from[j] + 1 - right;
+                next[n_next] = minor;
+                n_next += minor != 0.0f;
+            }}
+            if (level + 1 == {depth}) {{
+                add_leaves_{i}(to, next, n_next, sums);
+            }} else {{
+                count[++level] = n_next;
+            }}
+        }}
+    }}
+    for (int c = 0; c < N_SCORES; ++c) scores[c] += sums[c];
 }}
 """
 
