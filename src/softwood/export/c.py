@@ -1,9 +1,9 @@
 """A fitted model in, one dependency-free C99 file and its header out.
 
 The C does what the compiled predictor does, in the same precision and order of sums (core/include/softwood/predictor.h
-has them), by the conditional traversal of the paper's Algorithm 1: level by level, many nodes at a time. It needs the standard
-library and its mathematics only, allocates nothing, and keeps no state: any number of threads may call it.
-The parts that are the same for every model are in `softwood.export.c_text`; here are the tables and what joins them.
+has them), by the conditional traversal of the paper's Algorithm 1: level by level, many nodes at a time. It needs the
+standard library and its mathematics only, allocates nothing, and keeps no state: any number of threads may call it. The
+parts that are the same for every model are in `softwood.export.c_text`; here are the tables and what joins them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from softwood.preprocess import CALENDAR_PARTS
 
 _LANES = 8
 # Nodes that the C follows at a time: enough to keep a processor busy, in a few kilobytes of stack.
-_BATCH = 64
+_BATCH = 128
 _C_WORDS = (
     "auto break case char const continue default do double else enum extern float for goto if inline int long register "
     "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while"
@@ -54,6 +54,7 @@ def c_source(model: Model, stem: str) -> tuple[str, str]:
             text.PREAMBLE.format(stem=stem, n_scores=model.n_outputs, batch=_BATCH),
             _readers(model),
             *(_encoding(model, i) for i in range(len(model.preprocessor.encodings))),
+            text.NUMBERS,
             *(text.ACTIVATIONS[kind] for kind in sorted({member.trees.activation for member in model.members})),
             text.TRAVERSAL_START,
             *(_member(member, i) for i, member in enumerate(model.members)),

@@ -38,8 +38,8 @@ PREAMBLE = """\
  *
  * A split is a sum of products in float, taken in one fixed order: eight partial sums, of which those four apart are
  * added first, then those two apart. The share of a leaf in a score is rounded so that sums of shares are exact. Where
- * the compiler fuses no multiplication with an addition (gcc -std=c99; else -ffp-contract=off), every row takes the same
- * way as in Python, to the last bit. */
+ * the compiler fuses no multiplication with an addition (gcc -std=c99; else -ffp-contract=off), every row takes the
+ * same way as in Python, to the last bit. */
 #include "{stem}.h"
 
 #include <float.h>
@@ -135,48 +135,67 @@ FEATURES = {
 """,
 }
 
+# Four numbers at once where the compiler can, else one; code after this is written for either.
+NUMBERS = """\
+#if defined(__GNUC__) && !defined(ONE_AT_A_TIME)
+typedef float reals __attribute__((vector_size(16)));
+typedef int ints __attribute__((vector_size(16)));
+static inline ints is_negative(reals v) { return v < (reals){0}; } /* -1 or 0 */
+static inline reals positive_part(reals v) { return (reals)((ints)v & (v > (reals){0})); }
+static inline reals magnitude(reals v) { return (reals)((ints)v & 0x7fffffff); }
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+typedef float reals;
+typedef int ints;
+static ints is_negative(reals v) { return -(v < 0.0f); }
+static reals positive_part(reals v) { return v > 0.0f ? v : 0.0f; }
+static reals magnitude(reals v) { return fabsf(v); }
+#define PREFETCH(address) ((void)(address))
+#endif
+enum { STEP = sizeof(reals) / sizeof(float) };
+
+static inline reals load(const float *from) {
+    reals v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+"""
+
+# Probability of the less likely side of a split.
 ACTIVATIONS = {
     "smooth_step": """\
-/* Probability of the less likely side of a split. */
-static float smooth_step(float abs_t, float half, float inverse) {
-    const float s = abs_t < half ? (half - abs_t) * inverse : 0.0f;
+static inline reals smooth_step(reals abs_t, float half, float inverse) {
+    const reals s = positive_part(half - abs_t) * inverse;
     return s * s * (3.0f - 2.0f * s);
 }
 """,
     "smoother_step": """\
-/* Probability of the less likely side of a split. */
-static float smoother_step(float abs_t, float half, float inverse) {
-    const float s = abs_t < half ? (half - abs_t) * inverse : 0.0f;
+static inline reals smoother_step(reals abs_t, float half, float inverse) {
+    const reals s = positive_part(half - abs_t) * inverse;
     return s * s * s * (10.0f + s * (6.0f * s - 15.0f));
 }
 """,
     "logistic": """\
-/* Probability of the less likely side of a split. */
-static float logistic(float abs_t, float half, float inverse) {
+static inline reals logistic(reals abs_t, float half, float inverse) {
+    float e[STEP];
+    memcpy(e, &abs_t, sizeof abs_t);
     (void)half;
-    const float e = expf(-abs_t * inverse);
-    return e / (1.0f + e);
+    for (int i = 0; i < (int)STEP; ++i) {
+        e[i] = expf(-e[i] * inverse);
+        e[i] = e[i] / (1.0f + e[i]);
+    }
+    return load(e);
 }
 """,
 }
 
 TRAVERSAL_START = """\
-#if defined(__GNUC__)
-/* Four floats at once; the code after #else computes the same one by one. */
-typedef float four __attribute__((vector_size(16)));
-
-static four product(const float *w, const float *x) {
-    four a, b;
-    memcpy(&a, w, sizeof a);
-    memcpy(&b, x, sizeof b);
-    return a * b;
-}
-
+#if defined(__GNUC__) && !defined(ONE_AT_A_TIME)
 static inline float split_value(const float *w, const float *x, int width) {
-    four near = product(w, x), far = product(w + 4, x + 4);
+    reals near = load(w) * load(x), far = load(w + 4) * load(x + 4);
     for (int f = LANES; f < width; f += LANES) {
-        near += product(w + f, x + f);
-        far += product(w + f + 4, x + f + 4);
+        near += load(w + f) * load(x + f);
+        far += load(w + f + 4) * load(x + f + 4);
     }
     near += far;
     return (near[0] + near[2]) + (near[1] + near[3]);
@@ -192,58 +211,82 @@ static float split_value(const float *w, const float *x, int width) {
     return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 #endif
+
+/* Nodes of one level that the row reaches, and the probabilities with which it does. */
+struct reached {
+    int count, node[2 * BATCH + 4];
+    float probability[2 * BATCH + 4];
+};
 """
 
 TRAVERSAL = """\
-static void add_leaves_{i}(const int *node, const float *probability, int n, double *sums) {{
+/* From the last n nodes of a level to those below. Of two children the likelier one is always reached: it takes its
+ * parent's place. The other is added at the end if it is. */
+static void follow_{i}(const float *splits, const float *x, struct reached *level, int n, struct reached *next) {{
+    int *node = level->node + level->count - n, other[BATCH + 4];
+    float *probability = level->probability + level->count - n, t[BATCH + 4], minor[BATCH + 4];
+    level->count -= n;
+    for (int j = 0; j < n; ++j) t[j] = split_value(splits + (long)node[j] * {width}, x, {width});
+    for (int j = n; j < n + 4; ++j) t[j] = probability[j] = 0.0f, node[j] = 0;
+    for (int j = 0; j < n; j += STEP) {{
+        ints parent, child;
+        const reals value = load(t + j), arrived = load(probability + j);
+        const reals part = arrived * {minor}(magnitude(value), {half}, {inverse}), rest = arrived - part;
+        memcpy(&parent, node + j, sizeof parent);
+        child = 2 * parent - is_negative(value);
+        memcpy(next->node + j, &child, sizeof child);
+        memcpy(next->probability + j, &rest, sizeof rest);
+        child = 4 * parent + 1 - child;
+        memcpy(other + j, &child, sizeof child);
+        memcpy(minor + j, &part, sizeof part);
+    }}
+    next->count = n;
     for (int j = 0; j < n; ++j) {{
-        const float *leaf = leaves_{i} + (long)node[j] * N_SCORES;
+        next->node[next->count] = other[j];
+        next->probability[next->count] = minor[j];
+        next->count += minor[j] != 0.0f;
+    }}
+}}
+
+static void add_leaves_{i}(const struct reached *leaves, double *sums) {{
+    for (int j = 0; j < leaves->count; ++j) {{
+        const float *leaf = leaves_{i} + (long)leaves->node[j] * N_SCORES;
         for (int c = 0; c < N_SCORES; ++c) {{
-            sums[c] += ((double)probability[j] * (double)leaf[c] + {rounder}) - {rounder};
+            sums[c] += ((double)leaves->probability[j] * (double)leaf[c] + {rounder}) - {rounder};
         }}
     }}
 }}
 
 /* Splits stand level by level, in a level tree by tree; children of node i are 2i and 2i + 1 of the next level. Nodes
- * that the row reaches wait in a list for each level. The deepest are followed first, so that lists stay short; many
- * nodes at a time, because one by one each would wait for the split before it. Of two children the likelier one is
- * always reached: it takes its parent's place. The other is added at the end if it is. */
+ * are followed many at a time, because one by one each would wait for the one before; the deepest first, so that lists
+ * stay short. */
 static void add_trees_{i}(const float *x, double *scores) {{
-    int node[{depth} + 1][2 * BATCH], count[{depth}] = {{0}};
-    float probability[{depth} + 1][2 * BATCH], t[BATCH];
+    struct reached levels[{depth} + 1];
     double sums[N_SCORES] = {{0}};
     for (int first = 0; first < {n_trees}; first += BATCH) {{
-        count[0] = {n_trees} - first < BATCH ? {n_trees} - first : BATCH;
-        for (int j = 0; j < count[0]; ++j) {{
-            node[0][j] = first + j;
-            probability[0][j] = 1.0f;
+        const int n_trees = {n_trees} - first < BATCH ? {n_trees} - first : BATCH;
+        for (int j = 0; j < n_trees; ++j) {{
+            levels[0].node[j] = first + j;
+            levels[0].probability[j] = 1.0f;
         }}
+        levels[0].count = n_trees;
         for (int level = 0; level >= 0;) {{
-            const int n = count[level] < BATCH ? count[level] : BATCH;
+            const int n = levels[level].count < BATCH ? levels[level].count : BATCH;
             if (n == 0) {{
                 --level;
                 continue;
             }}
-            count[level] -= n;
-            const int *from = node[level] + count[level];
-            const float *arrived = probability[level] + count[level];
             const float *splits = splits_{i} + ((1L << level) - 1) * {n_trees} * {width};
-            int *to = node[level + 1], n_next = n;
-            float *next = probability[level + 1];
-            for (int j = 0; j < n; ++j) t[j] = split_value(splits + (long)from[j] * {width}, x, {width});
-            for (int j = 0; j < n; ++j) {{
-                const float minor = arrived[j] * {minor}(fabsf(t[j]), {half}, {inverse});
-                const int right = t[j] < 0.0f;
-                to[j] = 2 * from[j] + right;
-                next[j] = arrived[j] - minor;
-                to[n_next] = 2 * from[j] + 1 - right;
-                next[n_next] = minor;
-                n_next += minor != 0.0f;
-            }}
-            if (level + 1 == {depth}) {{
-                add_leaves_{i}(to, next, n_next, sums);
+            follow_{i}(splits, x, &levels[level], n, &levels[level + 1]);
+            if (++level < {depth}) {{
+                splits += (1L << (level - 1)) * {n_trees} * {width};
+                for (int j = 0; j < levels[level].count; ++j) {{
+                    const float *row = splits + (long)levels[level].node[j] * {width};
+                    PREFETCH(row);
+                    PREFETCH(row + 16);
+                }}
             }} else {{
-                count[++level] = n_next;
+                add_leaves_{i}(&levels[level--], sums);
             }}
         }}
     }}
