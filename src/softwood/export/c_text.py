@@ -147,9 +147,9 @@ static inline reals magnitude(reals v) { return (reals)((ints)v & 0x7fffffff); }
 #else
 typedef float reals;
 typedef int ints;
-static ints is_negative(reals v) { return -(v < 0.0f); }
-static reals positive_part(reals v) { return v > 0.0f ? v : 0.0f; }
-static reals magnitude(reals v) { return fabsf(v); }
+static inline ints is_negative(reals v) { return -(v < 0.0f); }
+static inline reals positive_part(reals v) { return v > 0.0f ? v : 0.0f; }
+static inline reals magnitude(reals v) { return fabsf(v); }
 #define PREFETCH(address) ((void)(address))
 #endif
 enum { STEP = sizeof(reals) / sizeof(float) };
