@@ -27,8 +27,8 @@ const EncodingKernels& encoding_kernels() {
 
 template <typename T>
 void encode_row(const Encoding& encoding, const T* base, T* features) {
-  const EncodingView view{encoding.source, encoding.start, encoding.rate,
-                          encoding.mean,   encoding.scale, encoding.begin.data()};
+  const EncodingView view{encoding.source, encoding.start, encoding.rate,        encoding.mean,
+                          encoding.scale,  encoding.bound, encoding.begin.data()};
   if constexpr (std::is_same_v<T, float>) {
     encoding_kernels().encode_floats(view, base, features);
   } else {

@@ -13,6 +13,7 @@ struct EncodingView {
   const float* rate;
   const float* mean;
   const float* scale;
+  const float* bound;
   const std::int64_t* begin;  // [kFeatureKinds + 1]
 };
 

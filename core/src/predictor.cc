@@ -164,10 +164,10 @@ const PredictorKernels& predictor_kernels() {
   return chosen;
 }
 
-struct Predictor::Member {
+struct Predictor::Trees {
   std::int64_t encoding;
   Buffer<float> split_rows, leaf_weight;
-  PredictorTrees trees;
+  PredictorTrees view;
 };
 
 Predictor::Predictor(std::int64_t n_columns, std::int64_t n_outputs, std::vector<BaseColumn> base,
@@ -188,12 +188,16 @@ Predictor::Predictor(std::int64_t n_columns, std::int64_t n_outputs, std::vector
 
 Predictor::~Predictor() = default;
 
-void Predictor::add_member(std::int64_t encoding, const Ensemble<float>& ensemble, const float* offset,
-                           double rounder) {
-  auto member = std::make_unique<Member>();
+void Predictor::add_member(const float* offset) {
+  for (std::int64_t c = 0; c < n_outputs_; ++c) offset_[static_cast<std::size_t>(c)] += static_cast<double>(offset[c]);
+  ++n_members_;
+}
+
+void Predictor::add_trees(std::int64_t encoding, const Ensemble<float>& ensemble, double rounder) {
+  auto held = std::make_unique<Trees>();
   const std::int64_t m = ensemble.n_trees, p = ensemble.n_features, k = ensemble.n_outputs, width = padded_width(p);
   const std::int64_t n_splits = ensemble.n_splits(), n_leaf_weights = m * ensemble.n_leaves() * k;
-  float* to = member->split_rows.reserve(m * n_splits * width);
+  float* to = held->split_rows.reserve(m * n_splits * width);
   for (int level = 0; level < ensemble.depth; ++level) {
     const std::int64_t first = (std::int64_t{1} << level) - 1, n_nodes = std::int64_t{1} << level;
     for (std::int64_t tree = 0; tree < m; ++tree) {
@@ -205,24 +209,16 @@ void Predictor::add_member(std::int64_t encoding, const Ensemble<float>& ensembl
       }
     }
   }
-  std::copy_n(ensemble.leaf_weight, n_leaf_weights, member->leaf_weight.reserve(n_leaf_weights));
-  member->encoding = encoding;
-  member->trees = {member->split_rows.data(),
-                   member->leaf_weight.data(),
-                   m,
-                   width,
-                   k,
-                   ensemble.depth,
-                   ensemble.activation,
-                   ensemble.gamma,
-                   rounder};
-  for (std::int64_t c = 0; c < k; ++c) offset_[static_cast<std::size_t>(c)] += static_cast<double>(offset[c]);
-  members_.push_back(std::move(member));
+  std::copy_n(ensemble.leaf_weight, n_leaf_weights, held->leaf_weight.reserve(n_leaf_weights));
+  held->encoding = encoding;
+  held->view = {held->split_rows.data(), held->leaf_weight.data(), m,      width, k, ensemble.depth,
+                ensemble.activation,     ensemble.gamma,           rounder};
+  trees_.push_back(std::move(held));
 }
 
 std::size_t Predictor::n_bytes() const {
   std::size_t total = 0;
-  for (const auto& member : members_) total += member->split_rows.n_bytes() + member->leaf_weight.n_bytes();
+  for (const auto& trees : trees_) total += trees->split_rows.n_bytes() + trees->leaf_weight.n_bytes();
   return total;
 }
 
@@ -240,18 +236,18 @@ void Predictor::score_block(const Rows<float>& base, double* scores) const {
       row[p] = 1;
       std::fill(row + p + 1, row + width, 0.0F);
     }
-    for (const auto& member : members_) {
-      if (member->encoding != static_cast<std::int64_t>(e)) continue;
-      PredictorScratch for_trees = held.for_trees(member->trees);
+    for (const auto& trees : trees_) {
+      if (trees->encoding != static_cast<std::int64_t>(e)) continue;
+      PredictorScratch for_trees = held.for_trees(trees->view);
       double* const sums = held.sums.reserve(kMostRows * n_outputs_);
       for (std::int64_t c = 0; c < n_outputs_; ++c) std::fill_n(sums + c * kMostRows, n_rows, 0.0);
-      predictor_kernels().add_scores(member->trees, inputs, n_rows, sums, for_trees);
+      predictor_kernels().add_scores(trees->view, inputs, n_rows, sums, for_trees);
       for (std::int64_t i = 0; i < n_rows; ++i) {
         for (std::int64_t c = 0; c < n_outputs_; ++c) scores[i * n_outputs_ + c] += sums[c * kMostRows + i];
       }
     }
   }
-  const auto n_members = static_cast<double>(members_.size());
+  const auto n_members = static_cast<double>(n_members_);
   for (std::int64_t i = 0; i < n_rows * n_outputs_; ++i) scores[i] /= n_members;
 }
 

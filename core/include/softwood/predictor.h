@@ -38,8 +38,12 @@ struct BaseColumn {
 struct EncodingArrays {
   std::vector<std::int32_t> source;
   std::vector<float> start, rate, mean, scale;
+  std::vector<float> bound;  // or empty
   std::array<std::int64_t, kFeatureKinds + 1> begin;
-  Encoding view() const { return {source.data(), start.data(), rate.data(), mean.data(), scale.data(), begin}; }
+  Encoding view() const {
+    const float* const bounds = bound.empty() ? nullptr : bound.data();
+    return {source.data(), start.data(), rate.data(), mean.data(), scale.data(), bounds, begin};
+  }
 };
 
 enum class Link : int { identity = 0, exponential = 1, binary = 2, softmax = 3 };
@@ -60,10 +64,13 @@ class Predictor {
   Predictor(const Predictor&) = delete;
   Predictor& operator=(const Predictor&) = delete;
 
-  // Takes a copy. `encoding` is a number of an encoding, whose features the ensemble reads; offset is [k]. A leaf's
+  // Scores are the mean over members of `offset` [k] plus the member's trees, which `add_trees` adds.
+  void add_member(const float* offset);
+
+  // Takes a copy. `encoding` is a number of an encoding, whose features the ensemble reads. A leaf's
   // share of a score is rounded to multiples of rounder / (3 * 2^51), where rounder is three times a power of two; the
   // sum over trees of the largest leaf weight must be at most rounder / 6.
-  void add_member(std::int64_t encoding, const Ensemble<float>& ensemble, const float* offset, double rounder);
+  void add_trees(std::int64_t encoding, const Ensemble<float>& ensemble, double rounder);
 
   std::int64_t n_columns() const { return n_columns_; }
   std::int64_t n_base_columns() const { return static_cast<std::int64_t>(base_.size()); }
@@ -80,7 +87,7 @@ class Predictor {
   void predict_base(const Rows<float>& base, bool raw_scores, double* output, int n_threads) const;
 
  private:
-  struct Member;
+  struct Trees;
   template <typename Reader>
   std::int64_t run(std::int64_t n_rows, const Reader& reader, bool raw_scores, double* output, int n_threads) const;
   void score_block(const Rows<float>& base, double* scores) const;
@@ -89,7 +96,8 @@ class Predictor {
   std::vector<BaseColumn> base_;
   bool plain_;  // base rows are the table's rows, rounded
   std::vector<EncodingArrays> encodings_;
-  std::vector<std::unique_ptr<Member>> members_;
+  std::vector<std::unique_ptr<Trees>> trees_;
+  std::int64_t n_members_ = 0;
   std::vector<double> offset_;  // [k], summed over members
   PredictionHead head_;
 };

@@ -104,34 +104,39 @@ FEATURE_LOOP = """\
 {body}    }}
 """
 
-_STANDARDISED = """\
+# What stands for $ in a feature: r is centred, and scaled unless the weights do that.
+FEATURE = """\
+        const float feature = r - mean_@[f];
+        const float held = feature > bound_@[f] ? bound_@[f] : feature < -bound_@[f] ? -bound_@[f] : feature;
+"""
+SCALED_FEATURE = """\
         const float feature = (r - mean_@[f]) * scale_@[f];
         const float held = feature > 1e6f ? 1e6f : feature < -1e6f ? -1e6f : feature;
 """
 
 FEATURES = {
-    "linear": f"""\
+    "linear": """\
         const float r = v;
-{_STANDARDISED}        x[f] = isnan(v) ? 0.0f : held;
+$        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "soft_clip": f"""\
+    "soft_clip": """\
         const float free = (v - start_@[f]) * rate_@[f];
         const float z = free > 1e6f ? 1e6f : free < -1e6f ? -1e6f : free;
         const float r = z / sqrtf(1.0f + (z / 3.0f) * (z / 3.0f));
-{_STANDARDISED}        x[f] = isnan(v) ? 0.0f : held;
+$        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "ramp": f"""\
+    "ramp": """\
         const float free = (v - start_@[f]) * rate_@[f];
         const float r = free > 1.0f ? 1.0f : free < 0.0f ? 0.0f : free;
-{_STANDARDISED}        x[f] = isnan(v) ? 0.0f : held;
+$        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "level": f"""\
+    "level": """\
         const float r = v == start_@[f] ? 1.0f : 0.0f;
-{_STANDARDISED}        x[f] = isnan(v) ? 0.0f : held;
+$        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "missing": f"""\
+    "missing": """\
         const float r = isnan(v) ? 1.0f : 0.0f;
-{_STANDARDISED}        x[f] = held;
+$        x[f] = held;
 """,
 }
 
