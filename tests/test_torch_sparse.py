@@ -98,6 +98,19 @@ def test_sparse_gradients_with_changing_needs_and_batch_sizes():
                 torch.testing.assert_close(parameter.grad.to_dense(), wanted.grad)
 
 
+def test_stored_gradients_know_that_their_rows_are_in_order():
+    layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True, bias=True)
+    for n_backwards in (1, 2):
+        layer.zero_grad()
+        for _ in range(n_backwards):
+            layer(torch.randn(5, 4)).sum().backward()
+        for parameter in layer.parameters():
+            assert parameter.grad.is_coalesced()
+            indices = parameter.grad.indices()
+            rows = indices[0] * parameter.shape[1] + indices[1]
+            assert (rows.diff() > 0).all()
+
+
 def test_sparse_adam_moves_reached_rows_only():
     layer = TreeEnsemble(4, 3, 2, 8, sparse_grad=True, init="scaled")
     with torch.no_grad():

@@ -105,7 +105,9 @@ class NativeFunction(torch.autograd.Function):
 # Function.apply without what it does for torch.func, which `is_plain_eager` has excluded: a tenth of the whole call.
 _apply_function = super(torch.autograd.Function, NativeFunction).apply
 
-# Memory for dense gradients that is zero but for marked rows, kept while the split weights it belongs to are alive.
+# For split weights, as long as they live: memory for dense gradients, zero but for marked rows, and sparse gradients
+# taken from it. Those are held until the next step because PyTorch, when it stores a gradient that nobody else holds,
+# forgets that its rows are in order, and SparseAdam would sort them again; the copy that it makes instead costs less.
 _scratch = WeakTensorKeyDictionary()
 
 
@@ -118,24 +120,30 @@ def _sparse_gradients(
     tape: ops.Tape | None,
 ) -> list[Tensor | None]:
     """Return gradients that hold reached rows only, at a cost in proportion to them."""
-    found = kernels.backward(grad_output, arrays, options, needed, tape, out=_scratch.pop(split_weight, None))
+    out, _ = _scratch.pop(split_weight, (None, None))
+    found = kernels.backward(grad_output, arrays, options, needed, tape, out=out)
     grad_x, grad_split, grad_leaf, grad_bias = found
     split_rows, leaf_rows = found.split_rows, found.leaf_rows
-    gradients = [
-        None if grad_x is None else torch.from_numpy(grad_x),
-        _reached_rows(grad_split, split_rows),
-        _reached_rows(grad_leaf, leaf_rows),
-        _reached_rows(grad_bias, split_rows),
+    sparse = [
+        None if grad_split is None else _reached_rows(grad_split, split_rows),
+        None if grad_leaf is None else _reached_rows(grad_leaf, leaf_rows),
+        None if grad_bias is None else _reached_rows(grad_bias, split_rows),
     ]
     found.x = None  # the caller owns it now: the next step must not write there
-    _scratch[split_weight] = found
-    return gradients
+    _scratch[split_weight] = found, sparse
+    return [None if grad_x is None else torch.from_numpy(grad_x), *sparse]
 
 
-def _reached_rows(gradient: np.ndarray | None, rows: np.ndarray) -> Tensor | None:
+def _reached_rows(gradient: np.ndarray, rows: np.ndarray) -> Tensor:
     """Copy rows of a [m, nodes, ...] gradient, counted through all trees, to a tensor sparse in trees and nodes."""
-    if gradient is None:
-        return None
-    indices = torch.from_numpy(np.stack(np.divmod(rows, gradient.shape[1])))
-    values = torch.from_numpy(gradient).flatten(0, 1).index_select(0, torch.from_numpy(rows))
-    return torch.sparse_coo_tensor(indices, values, gradient.shape, is_coalesced=True, check_invariants=False)
+    n_trees, n_nodes, *rest = gradient.shape
+    indices = np.empty((2, len(rows)), np.int64)
+    np.divmod(rows, n_nodes, out=(indices[0], indices[1]))
+    values = gradient.reshape(n_trees * n_nodes, *rest).take(rows, axis=0)
+    return torch.sparse_coo_tensor(
+        torch.from_numpy(indices),
+        torch.from_numpy(values),
+        gradient.shape,
+        is_coalesced=True,
+        check_invariants=False,
+    )
