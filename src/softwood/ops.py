@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Collection, Iterator
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ __all__ = [
     "set_num_threads",
 ]
 
+TapeContents: TypeAlias = _core.TapeFloat32 | _core.TapeFloat64
+
 _GRADIENT_NAMES = ("x", "split_weight", "leaf_weight", "split_bias")
 _ALL = frozenset(_GRADIENT_NAMES)
 _ALL_BUT_BIAS = _ALL - {"split_bias"}
@@ -53,7 +55,7 @@ class Tape:
 
     __slots__ = ("_contents", "_made_with")
 
-    def __init__(self, contents: _core.TapeFloat32 | _core.TapeFloat64, made_with: tuple[Any, ...]) -> None:
+    def __init__(self, contents: TapeContents, made_with: tuple[Any, ...]) -> None:
         self._contents = contents
         self._made_with = made_with
 
@@ -130,15 +132,23 @@ class Gradients:
 
     def _make_room(self, wanted: frozenset[str], w: FloatArray, o: FloatArray) -> None:
         # Zeros come from fresh pages, which cost nothing until a row of them is reached.
-        for name, shape in (("split_weight", w.shape), ("leaf_weight", o.shape), ("split_bias", w.shape[:2])):
-            if name not in wanted:
-                setattr(self, name, None)
-            elif getattr(self, name) is None:
-                setattr(self, name, np.zeros(shape, w.dtype))
+        shape, dtype = w.shape, w.dtype
+        if "split_weight" not in wanted:
+            self.split_weight = None
+        elif self.split_weight is None:
+            self.split_weight = np.zeros(shape, dtype)
+        if "leaf_weight" not in wanted:
+            self.leaf_weight = None
+        elif self.leaf_weight is None:
+            self.leaf_weight = np.zeros(o.shape, dtype)
+        if "split_bias" not in wanted:
+            self.split_bias = None
+        elif self.split_bias is None:
+            self.split_bias = np.zeros(shape[:2], dtype)
         if "x" not in wanted:
             self.x = None
-        if self._split_marked is None and wanted & {"split_weight", "split_bias"}:
-            self._split_marked = np.zeros(w.shape[:2], np.uint8)
+        if self._split_marked is None and ("split_weight" in wanted or "split_bias" in wanted):
+            self._split_marked = np.zeros(shape[:2], np.uint8)
         if self._leaf_marked is None and "leaf_weight" in wanted:
             self._leaf_marked = np.zeros(o.shape[:2], np.uint8)
 
@@ -234,15 +244,34 @@ def forward(
     threads = check_n_threads(n_threads)
     if check_finite:
         _require_finite(x)
-    n_trees, _, n_outputs = o.shape
-    output = np.empty((len(x), n_outputs) if sum_trees else (len(x), n_trees, n_outputs), w.dtype)
-    contents = None
-    if with_tape:
-        contents = _core.TapeFloat32() if w.dtype == np.float32 else _core.TapeFloat64()
-    _core.forward(x, w, o, b, code, width, bool(sum_trees), output, contents, threads)
+    output, contents = unchecked_forward(x, w, o, b, code, width, bool(sum_trees), threads, with_tape)
     if contents is None:
         return output
     return output, Tape(contents, _made_with(x, w, o, b, activation, width, sum_trees))
+
+
+def unchecked_forward(
+    x: FloatArray,
+    w: FloatArray,
+    o: FloatArray,
+    b: FloatArray | None,
+    activation: int,
+    gamma: float,
+    sum_trees: bool,
+    n_threads: int,
+    with_tape: bool,
+) -> tuple[FloatArray, TapeContents | None]:
+    """`forward` for layers that have checked their tensors in their own terms, and to which microseconds matter.
+
+    The arrays are C-contiguous, aligned and of one dtype. The core refuses shapes that do not match, in terser words.
+    """
+    n_trees, _, n_outputs = o.shape
+    output = np.empty((len(x), n_outputs) if sum_trees else (len(x), n_trees, n_outputs), w.dtype)
+    contents: TapeContents | None = None
+    if with_tape:
+        contents = _core.TapeFloat32() if w.dtype == np.float32 else _core.TapeFloat64()
+    _core.forward(x, w, o, b, activation, gamma, sum_trees, output, contents, n_threads)
+    return output, contents
 
 
 def backward(
@@ -311,14 +340,31 @@ def backward(
     if out is not None:
         _check_out(out, w, o)
     gradients = Gradients() if out is None else out
-    gradients._prepare(wanted, len(x), w, o)
-    _core.backward(
-        grad_output, x, w, o, b, code, width, bool(sum_trees),
-        None if tape is None else tape._contents,
-        gradients.x, gradients.split_weight, gradients.leaf_weight, gradients.split_bias,
-        gradients._split_marked, gradients._leaf_marked, threads,
-    )  # fmt: skip
+    contents = None if tape is None else tape._contents
+    unchecked_backward(grad_output, x, w, o, b, code, width, bool(sum_trees), threads, contents, wanted, gradients)
     return gradients
+
+
+def unchecked_backward(
+    grad_output: FloatArray,
+    x: FloatArray,
+    w: FloatArray,
+    o: FloatArray,
+    b: FloatArray | None,
+    activation: int,
+    gamma: float,
+    sum_trees: bool,
+    n_threads: int,
+    tape: TapeContents | None,
+    needs: frozenset[str],
+    out: Gradients,
+) -> None:
+    """`backward` for the callers of `unchecked_forward`; `out` is new, or of an earlier call for the same ensemble."""
+    out._prepare(needs, len(x), w, o)
+    _core.backward(
+        grad_output, x, w, o, b, activation, gamma, sum_trees, tape,
+        out.x, out.split_weight, out.leaf_weight, out.split_bias, out._split_marked, out._leaf_marked, n_threads,
+    )  # fmt: skip
 
 
 def reachability(

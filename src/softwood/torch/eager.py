@@ -43,7 +43,7 @@ def apply(
     options: kernels.Options,
     sparse_grad: bool,
 ) -> Tensor:
-    """Apply the kernels to x [n, p]: plain CPU tensors of one dtype, float32 or float64; `ops` checks the rest."""
+    """Apply the kernels to checked, plain CPU tensors; x [n, p]."""
     if torch.is_grad_enabled() and (
         split_weight.requires_grad
         or leaf_weight.requires_grad
@@ -51,8 +51,7 @@ def apply(
         or (split_bias is not None and split_bias.requires_grad)
     ):
         return _apply_function(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
-    arrays = kernels.arrays_of(x, split_weight, leaf_weight, split_bias)
-    return torch.from_numpy(kernels.forward(arrays, options))
+    return kernels.forward(kernels.arrays_of(x, split_weight, leaf_weight, split_bias), options)[0]
 
 
 class NativeFunction(torch.autograd.Function):
@@ -78,7 +77,7 @@ class NativeFunction(torch.autograd.Function):
         ctx.save_for_backward(x, split_weight, leaf_weight, split_bias, carrier)
         ctx.options = options
         ctx.sparse_grad = sparse_grad
-        return torch.from_numpy(output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
@@ -95,10 +94,9 @@ class NativeFunction(torch.autograd.Function):
             found = operator.tree_ensemble_backward(grad_output, *tensors, *ctx.options, needed)
             return *operator.keep_needed(needed, found), None, None
         arrays, tape = getattr(carrier, "softwood", None) or (kernels.arrays_of(*tensors), None)
-        grad_array = grad_output.numpy(force=True)
         if ctx.sparse_grad:
-            return *_sparse_gradients(tensors[1], grad_array, arrays, ctx.options, needed, tape), None, None
-        gradients = kernels.backward(grad_array, arrays, ctx.options, needed, tape)
+            return *_sparse_gradients(tensors[1], grad_output, arrays, ctx.options, needed, tape), None, None
+        gradients = kernels.backward(grad_output, arrays, ctx.options, needed, tape=tape)
         return *[None if array is None else torch.from_numpy(array) for array in gradients], None, None
 
 
@@ -113,15 +111,15 @@ _scratch = WeakTensorKeyDictionary()
 
 def _sparse_gradients(
     split_weight: Tensor,
-    grad_output: np.ndarray,
-    arrays: Sequence[np.ndarray | None],
+    grad_output: Tensor,
+    arrays: Sequence[Any],
     options: kernels.Options,
     needed: Sequence[bool],
-    tape: ops.Tape | None,
+    tape: ops.TapeContents | None,
 ) -> list[Tensor | None]:
     """Return gradients that hold reached rows only, at a cost in proportion to them."""
     out, _ = _scratch.pop(split_weight, (None, None))
-    found = kernels.backward(grad_output, arrays, options, needed, tape, out=out)
+    found = kernels.backward(grad_output, arrays, options, needed, tape=tape, out=out)
     grad_x, grad_split, grad_leaf, grad_bias = found
     split_rows, leaf_rows = found.split_rows, found.leaf_rows
     sparse = [
