@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -116,11 +117,12 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=10)
     parser.add_argument("--depth", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for other ranks before giving up")
     args = parser.parse_args()
     if args.write_demo_shards:
         write_demo_shards(args.shards, args.write_demo_shards)
         return
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout))
     try:
         train(args)
     finally:

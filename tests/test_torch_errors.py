@@ -97,6 +97,6 @@ def test_bad_construction():
 
 def test_absent_torch_names_the_extra():
     code = "import sys; sys.modules['torch'] = None; import softwood; softwood.torch"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode != 0
     assert "softwood.torch needs PyTorch, which is not installed: pip install 'softwood[torch]'" in run.stderr
