@@ -105,6 +105,22 @@ def train(args: argparse.Namespace) -> None:
             print(f"epoch {epoch} loss {loss_sum / n_rows:.4f} accuracy {n_hits / n_rows:.4f}", flush=True)
 
 
+def join_group(timeout: float) -> None:
+    """Meet the other ranks, under a name that is new with each start.
+
+    torchrun keeps one store for all starts. Without the prefix, a rank that is started again may find the address of a
+    worker that is dead, and wait for it.
+    """
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore(f"start {os.environ['TORCHELASTIC_RESTART_COUNT']}", store),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=timeout),
+    )
+
+
 def main() -> None:
     """Read the command line; write shards, or train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,7 +138,7 @@ def main() -> None:
     if args.write_demo_shards:
         write_demo_shards(args.shards, args.write_demo_shards)
         return
-    dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout))
+    join_group(args.timeout)
     try:
         train(args)
     finally:

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from softwood.torch import TreeEnsemble  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "torch_ddp.py"
-TIME_LIMIT = 180  # seconds
-N_EPOCHS = 12
+TIME_LIMIT = 300  # seconds; ten times what it takes on two free cores
+N_EPOCHS = 20
 N_STEPS = 5
 N_ROWS = 24
 
@@ -102,7 +102,7 @@ def run_example(shards, checkpoint, *, kill):
 
     def kill_rank_1(text):
         started = re.search(r"rank 1 pid (\d+) starts at epoch 0\n", text)
-        if kill and not killed and started and re.search(r"^epoch 5 .*\n", text, re.MULTILINE):
+        if kill and not killed and started and re.search(r"^epoch 3 .*\n", text, re.MULTILINE):
             os.kill(int(started[1]), signal.SIGKILL)
             killed.append(started[1])
 
@@ -122,7 +122,7 @@ def test_example_resumes_after_a_killed_worker(tmp_path):
     undisturbed = run_example(shards, tmp_path / "undisturbed.pt", kill=False)
     killed = run_example(shards, tmp_path / "killed.pt", kill=True)
     assert "starts at epoch 0" in killed
-    assert int(re.findall(r"rank 0 pid \d+ starts at epoch (\d+)", killed)[-1]) >= 5
+    assert int(re.findall(r"rank 0 pid \d+ starts at epoch (\d+)", killed)[-1]) >= 3
     accuracy = float(re.search(rf"epoch {N_EPOCHS - 1} .* accuracy (\S+)", undisturbed)[1])
     assert accuracy > 0.95
     expected, resumed = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("undisturbed", "killed"))
