@@ -80,7 +80,10 @@ class Gradients:
     reached. Handed back to `backward` as ``out``, its memory is used again.
     """
 
-    __slots__ = ("_leaf_marked", "_made_for", "_split_marked", "leaf_weight", "split_bias", "split_weight", "x")
+    __slots__ = (
+        "_leaf_marked", "_leaf_rows", "_made_for", "_split_marked", "_split_rows",
+        "leaf_weight", "split_bias", "split_weight", "x",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.x: FloatArray | None = None
@@ -89,6 +92,8 @@ class Gradients:
         self.split_bias: FloatArray | None = None
         self._split_marked: npt.NDArray[np.uint8] | None = None
         self._leaf_marked: npt.NDArray[np.uint8] | None = None
+        self._split_rows: npt.NDArray[np.intp] | None = None  # the marked ones, once they have been looked for
+        self._leaf_rows: npt.NDArray[np.intp] | None = None
         self._made_for: tuple[Any, ...] = ()  # split_weight's shape, leaf_weight's shape, dtype, wanted names
 
     def __iter__(self) -> Iterator[Any]:
@@ -103,12 +108,16 @@ class Gradients:
     @property
     def split_rows(self) -> npt.NDArray[np.intp]:
         """Rows of the gradient of the splits, tree * (2^d - 1) + node, where some sample was fractional; sorted."""
-        return _marked_rows(self._split_marked)
+        if self._split_rows is None:
+            self._split_rows = _marked_rows(self._split_marked)
+        return self._split_rows
 
     @property
     def leaf_rows(self) -> npt.NDArray[np.intp]:
         """Rows of the gradient of the leaves, tree * 2^d + leaf, that some sample reached; sorted."""
-        return _marked_rows(self._leaf_marked)
+        if self._leaf_rows is None:
+            self._leaf_rows = _marked_rows(self._leaf_marked)
+        return self._leaf_rows
 
     def _prepare(self, wanted: frozenset[str], n_rows: int, w: FloatArray, o: FloatArray) -> None:
         """Hold an array of zeros for each wanted name, and no other; `x` is overwritten and need not be zero."""
@@ -123,12 +132,10 @@ class Gradients:
     def _clear(self) -> None:
         """Set all rows to zero at the cost of the marked ones."""
         if self._split_marked is not None:
-            if self.split_weight is not None:
-                _core.clear_rows(self._split_marked, self.split_weight, self.split_bias)
-            elif self.split_bias is not None:
-                _core.clear_rows(self._split_marked, self.split_bias, None)
-        if self._leaf_marked is not None and self.leaf_weight is not None:
-            _core.clear_rows(self._leaf_marked, self.leaf_weight, None)
+            _clear_rows(self._split_marked, self._split_rows, self.split_weight, self.split_bias)
+        if self._leaf_marked is not None:
+            _clear_rows(self._leaf_marked, self._leaf_rows, self.leaf_weight, None)
+        self._split_rows = self._leaf_rows = None
 
     def _make_room(self, wanted: frozenset[str], w: FloatArray, o: FloatArray) -> None:
         # Zeros come from fresh pages, which cost nothing until a row of them is reached.
@@ -486,7 +493,22 @@ def _check_out(out: Gradients, w: FloatArray, o: FloatArray) -> None:
 
 
 def _marked_rows(marked: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.intp]:
-    return np.empty(0, np.intp) if marked is None else np.flatnonzero(marked.view(np.bool_))
+    rows = np.empty(0, np.intp) if marked is None else np.flatnonzero(marked.view(np.bool_))
+    rows.flags.writeable = False  # they decide what is cleared
+    return rows
+
+
+def _clear_rows(
+    marked: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp] | None, a: FloatArray | None, b: FloatArray | None
+) -> None:
+    """Set marked rows of `a` and `b` to zero, and the marks; known `rows` save a walk through all marks."""
+    first, second = (b, None) if a is None else (a, b)
+    if rows is None and first is not None:
+        _core.clear_rows(marked, first, second)
+    elif rows is not None:
+        for array in (a, b, marked):
+            if array is not None:
+                array.reshape(marked.size, -1)[rows] = 0
 
 
 def _warn_of_environment() -> None:
