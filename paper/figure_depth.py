@@ -135,8 +135,8 @@ def section(results: Path, pictures: Path) -> str:
             lines.append(f"| {name} | {depth} | {' | '.join([*cells, *ratios])} |")
     return (
         f"![Time against depth]({pictures.name}/{NAME}.svg)\n\nSeconds of {N_EPOCHS} epochs, mean ± standard error "
-        "over repetitions; ratios of means. The paper gives a picture, and says: more than 10 times at depth 10 against the "
-        "logistic function.\n\n" + "\n".join(lines)
+        "over repetitions; ratios of means. The paper gives a picture, and says: more than 10 times at depth 10 against "
+        "the logistic function.\n\n" + "\n".join(lines)
     )
 
 
