@@ -133,8 +133,8 @@ def section(results: Path, pictures: Path) -> str:
     _draw(curves, pictures / f"{NAME}.svg")
     return (
         f"![AUC against trees]({pictures.name}/{NAME}.svg)\n\nMean test AUC over splits. The table has the smallest "
-        f"model of each whose mean AUC is within {TOLERANCE} of the lesser of the two best; sizes are means over splits, "
-        "counted in the fitted models.\n\n" + "\n".join(lines)
+        f"model of each whose mean AUC is within {TOLERANCE} of the lesser of the two best; sizes are means over "
+        "splits, counted in the fitted models.\n\n" + "\n".join(lines)
     )
 
 
