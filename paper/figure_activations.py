@@ -32,7 +32,7 @@ def curve(activation: str, gamma: float, saved: Record, save: Save) -> Record:
     split, leaves = np.ones((1, 1, 1)), np.array([[[1.0], [0.0]]])
     kind: dict[str, Any] = {"activation": activation, "gamma": gamma}
     value = ops.forward(t, split, leaves, **kind)
-    slope = ops.backward(np.ones_like(value), t, split, leaves, **kind).x
+    slope = np.asarray(ops.backward(np.ones_like(value), t, split, leaves, **kind).x)
     hard = np.isin(value, (0.0, 1.0))
     return {
         "value": value.ravel().round(6).tolist(),

@@ -23,15 +23,14 @@ from paper import (
 )
 from paper.runner import RESULTS, Record, Store
 
-# Heading, module, and what stands between the two and the reader.
 SECTIONS = (
-    ("Figure 1: activations", figure_activations, ""),
-    ("Figure 2: reachable leaves", figure_reachable, ""),
-    ("Table 1: smooth-step against logistic", table_activations, ""),
-    ("Figure 3: training time against depth", figure_depth, ""),
-    ("Table 2: test AUC", table_auc, ""),
-    ("Figure 4: number of trees", figure_trees, ""),
-    ("Table 3: dense layers against trees in CNNs", table_images, ""),
+    ("Figure 1: activations", figure_activations),
+    ("Figure 2: reachable leaves", figure_reachable),
+    ("Table 1: smooth-step against logistic", table_activations),
+    ("Figure 3: training time against depth", figure_depth),
+    ("Table 2: test AUC", table_auc),
+    ("Figure 4: number of trees", figure_trees),
+    ("Table 3: dense layers against trees in CNNs", table_images),
 )
 
 INTRODUCTION = f"""# The paper's tables and figures
@@ -53,8 +52,8 @@ DEVIATIONS = """## Where the protocol differs from the paper's
   10 values become flags. It is tuned in the paper's space; what that does not name stands at this library's defaults:
   each split may use a quarter of the inputs, a small L1 penalty on splits and decay of leaves, biases, Adam with a
   warm-up and a half cosine. The number of epochs is tuned and the last one kept.
-- **Search**: TPE by Optuna instead of Hyperopt; the first round of every learner is a fixed point of its space (near its
-  usual defaults). On a budget, tuning sees a part of the training rows and fewer rounds; the final fit sees all rows.
+- **Search**: TPE by Optuna instead of Hyperopt; the first round of every learner is a fixed point of its space, near
+  its usual defaults. On a budget, tuning sees a part of the training rows and fewer rounds; the final fit sees all.
 - **Splits** are stratified by class.
 - **XGBoost** builds trees by histograms (its present default). LightGBM and CatBoost are tuned with the same learning
   rates, trees and L2, and 4 to 256 leaves or a depth of 2 to 8.
@@ -68,12 +67,10 @@ def render(results: Path, out: Path) -> Path:
     pictures = out / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
     parts = [INTRODUCTION]
-    for heading, module, note in SECTIONS:
-        store = Store(results / f"{module.NAME}.json")
-        command = f"`python -m {module.__name__}`"
-        parts.append(
-            f"## {heading}\n\n{command}. {note}{_effort(store.units)}\n\n{module.section(results, pictures)}\n"
-        )
+    for heading, module in SECTIONS:
+        effort = _effort(Store(results / f"{module.NAME}.json").units)
+        body = module.section(results, pictures)
+        parts.append(f"## {heading}\n\n`python -m paper.{module.NAME}`. {effort}\n\n{body}\n")
     parts += [DEVIATIONS, _machines(results)]
     report = out / "README.md"
     report.write_text("\n".join(parts))
@@ -89,7 +86,7 @@ def _effort(units: dict[str, Record]) -> str:
 def _machines(results: Path) -> str:
     """On what the results were computed; the options of each run stand in the results files."""
     seen: dict[str, list[str]] = {}
-    for _, module, _ in SECTIONS:
+    for _, module in SECTIONS:
         for run in Store(results / f"{module.NAME}.json").runs:
             versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
             text = f"{run['cpu']}, {run['cores']} cores, Python {run['python']}, {versions}"
