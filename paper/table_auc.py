@@ -156,7 +156,8 @@ def _what_was_run(units: dict[str, Record], scores: Scores) -> str:
     splits = [len(by_set) for by_learner in scores.values() for by_set in by_learner.values()]
     return (
         "Mean test AUC ± standard error over splits, and the paper's in brackets; "
-        f"{min(splits)} to {max(splits)} splits a cell (paper: 15), {', '.join(map(str, rounds))} tuning rounds (paper: 50), rows in tuning at most "
+        f"{min(splits)} to {max(splits)} splits a cell (paper: 15), "
+        f"{', '.join(map(str, rounds))} tuning rounds (paper: 50), rows in tuning at most "
         f"{', '.join(rows)} (paper: all). With more than two classes AUC is the mean of each class against the rest. "
         "A star: TEL or XGBoost is better than the other by the paired t-test at 0.05."
     )
