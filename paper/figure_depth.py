@@ -33,7 +33,7 @@ N_TREES, BATCH_SIZE, LEARNING_RATE, N_EPOCHS = 10, 256, 0.1, 50
 SETTINGS = {"trees": N_TREES, "batch_size": BATCH_SIZE, "learning_rate": LEARNING_RATE, "gamma": 1.0, "threads": 1}
 
 
-def train_native(data: Split, depth: int, activation: Any, seed: int, limit: float) -> Record:
+def train_native(data: Split, depth: int, activation: Any, seed: int, limit: float | None) -> Record:
     """Time of 50 epochs of the native trainer, from those that it has done after `limit` seconds."""
     config = TrainingConfig(
         Loss("cross_entropy", n_classes=int(data.y_train.max()) + 1),
@@ -51,7 +51,9 @@ def train_native(data: Split, depth: int, activation: Any, seed: int, limit: flo
     )
     member = Member(Samples(np.ascontiguousarray(data.X_train, dtype=np.float32), data.y_train), seed=seed)
     started = time.perf_counter()
-    (trained,) = fit_members(config, [member], n_threads=1, callback=lambda _: time.perf_counter() - started >= limit)
+    (trained,) = fit_members(
+        config, [member], n_threads=1, callback=lambda _: limit is not None and time.perf_counter() - started >= limit
+    )
     seconds = time.perf_counter() - started
     leaves = [record.mean_reachable_leaves for record in trained.history]
     return {
@@ -62,7 +64,7 @@ def train_native(data: Split, depth: int, activation: Any, seed: int, limit: flo
     }
 
 
-def train_dense(data: Split, depth: int, seed: int, limit: float) -> Record:
+def train_dense(data: Split, depth: int, seed: int, limit: float | None) -> Record:
     """The same of dense PyTorch."""
     import torch
 
@@ -75,7 +77,7 @@ def train_dense(data: Split, depth: int, seed: int, limit: float) -> Record:
     leaf_weight = torch.nn.Parameter(torch.empty(N_TREES * 2**depth, n_classes).uniform_(-0.01, 0.01))
     optimizer = torch.optim.Adam([*norm.parameters(), split_weight, leaf_weight], lr=LEARNING_RATE, fused=True)
     started, epochs = time.perf_counter(), 0
-    while epochs < N_EPOCHS and (epochs == 0 or time.perf_counter() - started < limit):
+    while epochs < N_EPOCHS and (limit is None or epochs == 0 or time.perf_counter() - started < limit):
         for rows in torch.randperm(len(x)).split(BATCH_SIZE):
             loss = torch.nn.functional.cross_entropy(
                 _dense_trees(norm(x[rows]), split_weight, leaf_weight, depth), y[rows]
@@ -176,9 +178,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--full", action="store_true", help="the paper's protocol")
     options = parser.parse_args(arguments)
     if options.full:
-        options.repetitions, options.seconds = 5, float("inf")
+        options.repetitions, options.seconds = 5, None
     units = [
-        Unit(f"{name}/depth {depth}/{contender}/{seed}", partial(_run, options, name, depth, contender, seed), SETTINGS)
+        Unit(
+            f"{name}/depth {depth}/{contender}/{seed}",
+            partial(_run, options, name, depth, contender, seed),
+            SETTINGS,
+            {"seconds": options.seconds},
+        )
         for seed in range(options.repetitions)
         for name in options.sets
         for depth in options.depths

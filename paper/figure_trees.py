@@ -21,7 +21,7 @@ import numpy as np
 from paper import table_auc
 from paper.comparison import mean_and_error
 from paper.datasets import split_table
-from paper.learners import LEARNERS, Params, auc, thinned, tune, used
+from paper.learners import LEARNERS, Params, add_tuning_options, auc, thinned, tune, tuning_budget, used
 from paper.runner import Record, Save, Store, Unit, option_parser, run_units
 
 NAME = "figure_trees"
@@ -101,8 +101,8 @@ def units(options: argparse.Namespace) -> list[Unit]:
             tel = partial(run_tel, options, name, split, params)
             xgboost = partial(run_xgboost, options, name, split, depth)
             made.append(Unit(f"{name}/split {split}/tel", tel, {"params": params}))
-            settings = {"depth": depth, "tuning_rows": options.tuning_rows}
-            made.append(Unit(f"{name}/split {split}/xgboost", xgboost, settings, options.rounds))
+            budget = tuning_budget(options)
+            made.append(Unit(f"{name}/split {split}/xgboost", xgboost, {"depth": depth}, budget))
     return made
 
 
@@ -171,13 +171,11 @@ def _draw(curves: dict[str, dict[str, Record | None]], path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing."""
     parser = option_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=10, help="tuning rounds of XGBoost")
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--tuning-rows", type=int, default=2000, help="training rows that tuning sees at most")
-    parser.add_argument("--full", action="store_true", help="the paper's protocol")
+    add_tuning_options(parser, rounds=10)
     options = parser.parse_args(arguments)
     if options.full:
-        options.rounds, options.splits, options.tuning_rows = 50, 15, None
+        options.rounds, options.splits, options.tuning_rows = 50, 15, 0
     run_units(Store(options.results / f"{NAME}.json"), units(options), options)
 
 

@@ -7,8 +7,9 @@ test rows. Spaces of TEL, XGBoost, logistic regression and CART are those of the
 
 from __future__ import annotations
 
+import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -204,11 +205,13 @@ def tune(
     Parameters
     ----------
     saved : dict
-        What an earlier call saved: its rounds are not repeated. The outcome is that of an uninterrupted search.
+        What an earlier call saved: its rounds are not repeated if they saw as many rows. The outcome is that of an
+        uninterrupted search.
     save : callable
         Called with what there is after each round.
     """
-    trials = [dict(trial) for trial in saved.get("trials", [])]
+    n_rows = len(split.y_train)
+    trials = [dict(trial) for trial in saved.get("trials", [])] if saved.get("rows") == n_rows else []
     folds = list(StratifiedKFold(N_FOLDS, shuffle=True, random_state=seed).split(split.X_train, split.y_train))
     while len(trials) < rounds:
         params = learner.first if not trials else _next_params(learner.space, trials, seed)
@@ -217,7 +220,7 @@ def tune(
             for training, test in folds
         ]
         trials.append({"params": params, "auc": round(float(np.mean(scores)), 6)})
-        save({"trials": trials})
+        save({"rows": n_rows, "trials": trials})
     best = max(trials[:rounds], key=lambda trial: trial["auc"])
     return best["params"], best["auc"]
 
@@ -239,9 +242,37 @@ def _inner(split: Split, training: NDArray[np.int64], test: NDArray[np.int64]) -
     return Split(split.X_train[training], split.y_train[training], split.X_train[test], split.y_train[test])
 
 
+# The budget ---------------------------------------------------------------------------------------------------------
+
+
+def add_tuning_options(parser: argparse.ArgumentParser, *, rounds: int) -> None:
+    """The options that all experiments with tuning have."""
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"tuning rounds; default {rounds}, in the paper 50")
+    parser.add_argument(
+        "--tuning-rows", type=int, default=2000, help="training rows that tuning sees at most; default 2000, 0: all"
+    )
+    parser.add_argument("--full", action="store_true", help="the paper's protocol")
+
+
+def tuning_budget(options: argparse.Namespace) -> dict[str, float | None]:
+    """The budget of a tuned unit."""
+    return {"rounds": options.rounds, "tuning_rows": options.tuning_rows or None}
+
+
+def words_on_tuning(records: Iterable[Record]) -> str:
+    """What went into the tuning of finished units."""
+    budgets = [record["budget"] for record in records if "result" in record and "rounds" in record["budget"]]
+    rounds = sorted({budget["rounds"] for budget in budgets})
+    rows = sorted({str(budget["tuning_rows"] or "all") for budget in budgets})
+    return (
+        f"Tuning rounds: {', '.join(map(str, rounds))} (paper: 50). Training rows that tuning sees at most: "
+        f"{', '.join(rows)} (paper: all)."
+    )
+
+
 def thinned(split: Split, max_rows: int | None, seed: int) -> Split:
-    """The split with at most this many training rows, stratified by class: for tuning on a budget."""
-    if max_rows is None or len(split.y_train) <= max_rows:
+    """The split with at most this many training rows (0 or None: all), stratified by class."""
+    if not max_rows or len(split.y_train) <= max_rows:
         return split
     X, _, y, _ = train_test_split(
         split.X_train, split.y_train, train_size=max_rows, random_state=seed, stratify=split.y_train

@@ -104,20 +104,26 @@ class Unit:
         it; returns the result.
     settings : dict
         A record with other settings does not count.
-    budget : int
-        How much work went into it, such as tuning rounds. A record with at least this budget counts.
+    budget : dict
+        How much work goes into it, such as tuning rounds; None stands for all there is. A record of at least this
+        budget counts, so that a run with a small one never replaces what a larger one has found.
     """
 
     key: str
     run: Callable[[Record, Save], Record]
     settings: Record = field(default_factory=dict)
-    budget: int = 0
+    budget: dict[str, float | None] = field(default_factory=dict)
 
     def is_done(self, record: Record | None) -> bool:
         """Whether a record answers for this unit."""
         if record is None or "result" not in record:
             return False
-        return record["settings"] == self.settings and record["budget"] >= self.budget
+        enough = all(_amount(record["budget"].get(name, 0)) >= _amount(self.budget[name]) for name in self.budget)
+        return record["settings"] == self.settings and enough
+
+
+def _amount(value: float | None) -> float:
+    return float("inf") if value is None else value
 
 
 def run_units(store: Store, units: Sequence[Unit], options: argparse.Namespace) -> None:
@@ -140,7 +146,7 @@ def run_units(store: Store, units: Sequence[Unit], options: argparse.Namespace) 
 def _run(store: Store, unit: Unit, run_number: int) -> Record:
     known = store.units.get(unit.key, {})
     if known.get("settings") != unit.settings:
-        known = {"settings": unit.settings, "budget": 0, "saved": {}}
+        known = {"settings": unit.settings, "budget": {}, "saved": {}}
 
     def save(saved: Record) -> None:
         store.put(unit.key, {**known, "saved": saved}, lazily=True)

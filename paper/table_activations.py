@@ -19,7 +19,19 @@ from optuna.distributions import FloatDistribution
 from paper import published
 from paper.comparison import is_significant, mean_and_error, wins_ties_losses
 from paper.datasets import TABLES, split_table
-from paper.learners import FIRST_TRAINING, GAMMA, TRAINING_SPACE, Learner, fit_and_score, make_tel, thinned, tune
+from paper.learners import (
+    FIRST_TRAINING,
+    GAMMA,
+    TRAINING_SPACE,
+    Learner,
+    add_tuning_options,
+    fit_and_score,
+    make_tel,
+    thinned,
+    tune,
+    tuning_budget,
+    words_on_tuning,
+)
 from paper.runner import Record, Save, Store, Unit, option_parser, run_units
 
 NAME = "table_activations"
@@ -76,8 +88,8 @@ def section(results: Path, pictures: Path) -> str:
     wins, ties, losses = wins_ties_losses(means["smooth_step"], means["logistic"])
     significant = [name for name in both if is_significant(ours["smooth_step"][name], ours["logistic"][name])]
     return (
-        f"{_budget(units)} Mean test AUC ± standard error over initialisations; a star: the paired t-test tells the "
-        "two apart at 0.05.\n\n"
+        f"{words_on_tuning(units.values())} Mean test AUC ± standard error over initialisations; a "
+        "star: the paired t-test tells the two apart at 0.05.\n\n"
         + "\n".join(lines)
         + f"\n\nSmooth-step wins on {wins}, ties on {ties}, loses on {losses} "
         f"of {len(both)} sets ({len(significant)} differences are significant). The paper: 7, 9, 7."
@@ -102,30 +114,20 @@ def _paper_cells(name: str) -> list[str]:
     return [f"{mean:.3f} ± {error:.4f}" for mean, error in published.ACTIVATION_AUC[name]]
 
 
-def _budget(units: dict[str, Record]) -> str:
-    done = [unit for unit in units.values() if "result" in unit]
-    rounds = sorted({unit["budget"] for unit in done})
-    rows = sorted({str(unit["settings"]["tuning_rows"]) for unit in done})
-    return f"Tuning rounds: {', '.join(map(str, rounds))} (paper: 50); rows in tuning at most: {', '.join(rows)}."
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing."""
     parser = option_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=10, help="tuning rounds of each set and activation")
     parser.add_argument("--repetitions", type=int, default=5, help="random initialisations after tuning")
     parser.add_argument("--sets", nargs="+", choices=TABLES, default=TABLES, metavar="SET")
-    parser.add_argument("--tuning-rows", type=int, default=2000, help="training rows that tuning sees at most")
-    parser.add_argument("--full", action="store_true", help="the paper's protocol")
+    add_tuning_options(parser, rounds=10)
     options = parser.parse_args(arguments)
     if options.full:
-        options.rounds, options.tuning_rows = 50, None
+        options.rounds, options.tuning_rows = 50, 0
     units = [
         Unit(
             f"{name}/{key}",
             partial(_run, options, name, key),
-            {"tuning_rows": options.tuning_rows, "repetitions": options.repetitions},
-            options.rounds,
+            budget={**tuning_budget(options), "repetitions": options.repetitions},
         )
         for name in options.sets
         for key in LEARNERS

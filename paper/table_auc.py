@@ -18,7 +18,7 @@ import numpy as np
 from paper import published
 from paper.comparison import is_significant, mean_and_error, wins_ties_losses
 from paper.datasets import TABLES, split_table
-from paper.learners import LEARNERS, fit_and_score, thinned, tune
+from paper.learners import LEARNERS, add_tuning_options, fit_and_score, thinned, tune, tuning_budget, words_on_tuning
 from paper.runner import Record, Save, Store, Unit, option_parser, run_units
 
 NAME = "table_auc"
@@ -37,9 +37,9 @@ def units(options: argparse.Namespace) -> list[Unit]:
 def unit(options: argparse.Namespace, name: str, split: int, learner: str) -> Unit:
     """One learner, tuned and judged on one split of one set."""
     tuned = bool(LEARNERS[learner].space)
-    settings = {"tuning_rows": options.tuning_rows} if tuned else {}
+    budget = tuning_budget(options) if tuned else {}
     run = partial(_run, options, name, split, learner)
-    return Unit(f"{name}/split {split}/{learner}", run, settings, options.rounds if tuned else 0)
+    return Unit(f"{name}/split {split}/{learner}", run, budget=budget)
 
 
 def _run(options: argparse.Namespace, name: str, split: int, key: str, saved: Record, save: Save) -> Record:
@@ -150,31 +150,24 @@ def _counts(counts: tuple[int, int, int]) -> str:
 
 
 def _what_was_run(units: dict[str, Record], scores: Scores) -> str:
-    done = [record for record in units.values() if "result" in record and record["budget"]]
-    rounds = sorted({record["budget"] for record in done})
-    rows = sorted({str(record["settings"]["tuning_rows"]) for record in done})
     splits = [len(by_set) for by_learner in scores.values() for by_set in by_learner.values()]
     return (
-        "Mean test AUC ± standard error over splits, and the paper's in brackets; "
-        f"{min(splits)} to {max(splits)} splits a cell (paper: 15), "
-        f"{', '.join(map(str, rounds))} tuning rounds (paper: 50), rows in tuning at most "
-        f"{', '.join(rows)} (paper: all). With more than two classes AUC is the mean of each class against the rest. "
-        "A star: TEL or XGBoost is better than the other by the paired t-test at 0.05."
+        f"Mean test AUC ± standard error over splits, and the paper's in brackets; {min(splits)} to {max(splits)} "
+        f"splits a cell (paper: 15). {words_on_tuning(units.values())} With more than two classes AUC is the mean of "
+        "each class against the rest. A star: TEL or XGBoost is better than the other by the paired t-test at 0.05."
     )
 
 
 def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = option_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="tuning rounds of each learner, set and split")
     parser.add_argument("--splits", type=int, default=1, help="70/30 splits of each set")
     parser.add_argument("--sets", nargs="+", choices=TABLES, default=TABLES, metavar="SET")
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS), metavar="LEARNER")
-    parser.add_argument("--tuning-rows", type=int, default=2000, help="training rows that tuning sees at most")
-    parser.add_argument("--full", action="store_true", help="the paper's protocol")
+    add_tuning_options(parser, rounds=5)
     options = parser.parse_args(arguments)
     if options.full:
-        options.rounds, options.splits, options.tuning_rows = 50, 15, None
+        options.rounds, options.splits, options.tuning_rows = 50, 15, 0
     return options
 
 

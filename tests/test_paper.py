@@ -74,7 +74,7 @@ def test_more_rounds_go_on_from_those_that_are_done(data: Path, tmp_path: Path) 
     table_auc.main(arguments(data, tmp_path / "at once", 5, "tel"))
     assert outcome(tmp_path / "grown") == outcome(tmp_path / "at once")
     unit = Store(tmp_path / "grown" / "table_auc.json").units["pima/split 0/tel"]
-    assert len(unit["saved"]["trials"]) == unit["budget"] == 5
+    assert len(unit["saved"]["trials"]) == unit["budget"]["rounds"] == 5
     table_auc.main(arguments(data, tmp_path / "grown", 2, "tel"))  # asks for less than there is
     assert Store(tmp_path / "grown" / "table_auc.json").units["pima/split 0/tel"] == unit
 
@@ -83,11 +83,13 @@ def test_search_does_not_repeat_saved_rounds(data: Path) -> None:
     split, learner = datasets.split_table(data, "pima", 0), LEARNERS["cart"]
     known = [{"params": {"max_depth": 7}, "auc": 2.0}, {"params": {"max_depth": 9}, "auc": 0.1}]  # no run finds these
     saves: list[dict] = []
-    found = tune(learner, split, rounds=3, seed=0, threads=1, saved={"trials": known}, save=saves.append)
+    found = tune(learner, split, rounds=3, seed=0, threads=1, saved={"rows": 63, "trials": known}, save=saves.append)
     assert found == ({"max_depth": 7}, 2.0)
     assert len(saves) == 1
     assert saves[0]["trials"][:2] == known
     assert 0.5 < saves[0]["trials"][2]["auc"] <= 1
+    found = tune(learner, split, rounds=1, seed=0, threads=1, saved={"rows": 50, "trials": known}, save=saves.append)
+    assert found[1] <= 1  # rounds on other rows do not count
 
 
 def test_saved_part_of_a_unit_is_handed_to_the_next_attempt(tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_report_without_any_results_says_not_run(tmp_path: Path) -> None:
 def test_report_shows_what_there_is_beside_the_papers_numbers(tmp_path: Path) -> None:
     store = Store(tmp_path / "table_auc.json")
     store.note_run({})
-    record = {"settings": {"tuning_rows": 100}, "budget": 3, "cpu_seconds": 1.0}
+    record = {"settings": {}, "budget": {"rounds": 3, "tuning_rows": None}, "cpu_seconds": 1.0}
     for split, (tel, xgboost) in enumerate([(0.9, 0.8), (0.91, 0.82), (0.93, 0.83)]):
         store.units[f"pima/split {split}/tel"] = {**record, "result": {"auc": tel}}
         store.units[f"pima/split {split}/xgboost"] = {**record, "result": {"auc": xgboost}}
