@@ -55,11 +55,11 @@ def section(results: Path, pictures: Path) -> str:
             axes.plot(t, unit["result"][what], label=name, linestyle="--" if name == "logistic" else "-")
         axes.set(title=what, xlabel="t")
     figure.axes[0].legend(fontsize="small")
-    figure.savefig(pictures / f"{NAME}.svg")
+    figure.savefig(pictures / f"{NAME}.png")
     shares = {name: unit["result"]["hard_share"] for name, unit in units.items()}
     words = "; ".join(f"{name}: {share:.0%}" for name, share in shares.items())
     return (
-        f"![Activations]({pictures.name}/{NAME}.svg)\n\n"
+        f"![Activations]({pictures.name}/{NAME}.png)\n\n"
         f"Share of the interval from {-REACH:g} to {REACH:g} that is routed one way only, by the kernels: {words}. "
         "The paper shows the same: exactly 0 or 1 outside of ± gamma / 2 for smooth-step, nowhere for the logistic."
     )

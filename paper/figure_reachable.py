@@ -74,10 +74,10 @@ def section(results: Path, pictures: Path) -> str:
         rows.append(f"| {gamma:g} | {' | '.join(cells)} | {last:.2f} ± {error:.2f} | {paper} |")
     axes.set(xlabel="epoch", ylabel="reachable leaves a sample", yscale="log")
     axes.legend(fontsize="small")
-    figure.savefig(pictures / f"{NAME}.svg")
+    figure.savefig(pictures / f"{NAME}.png")
     n_epochs = len(next(iter(units.values()))["result"]["leaves"])
     return (
-        f"![Reachable leaves]({pictures.name}/{NAME}.svg)\n\nOf {2**DEPTH} leaves, {n_epochs} epochs; means over seeds "
+        f"![Reachable leaves]({pictures.name}/{NAME}.png)\n\nOf {2**DEPTH} leaves, {n_epochs} epochs; means over seeds "
         "with the standard error of the last epoch. The paper gives a picture and no numbers.\n\n" + "\n".join(rows)
     )
 

@@ -130,9 +130,9 @@ def section(results: Path, pictures: Path) -> str:
         cells = [f"{a:.3f}, {n}, {size:,.0f}" for a, n, size in points]
         ratio = points[1][2] / points[0][2]
         lines.append(f"| {name} | {tel['n_splits']} | {' | '.join(cells)} | {ratio:.1f} | {paper} |")
-    _draw(curves, pictures / f"{NAME}.svg")
+    _draw(curves, pictures / f"{NAME}.png")
     return (
-        f"![AUC against trees]({pictures.name}/{NAME}.svg)\n\nMean test AUC over splits. The table has the smallest "
+        f"![AUC against trees]({pictures.name}/{NAME}.png)\n\nMean test AUC over splits. The table has the smallest "
         f"model of each whose mean AUC is within {TOLERANCE} of the lesser of the two best; sizes are means over "
         "splits, counted in the fitted models.\n\n" + "\n".join(lines)
     )
