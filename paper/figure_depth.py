@@ -125,7 +125,8 @@ def _run(
 def seconds_of(units: dict[str, Record], name: str, depth: int, contender: str) -> list[float]:
     """Times of all repetitions."""
     prefix = f"{name}/depth {depth}/{contender}/"
-    return [unit["result"]["seconds"] for key, unit in units.items() if key.startswith(prefix) and "result" in unit]
+    done = [unit for key, unit in units.items() if key.startswith(prefix) and unit["settings"] == SETTINGS]
+    return [unit["result"]["seconds"] for unit in done if "result" in unit]
 
 
 def section(results: Path, pictures: Path) -> str:

@@ -172,7 +172,10 @@ def auc(y: NDArray[np.int64], probability: NDArray[np.float64]) -> float:
 
 
 def fit_and_score(learner: Learner, params: Params, split: Split, *, seed: int, threads: int) -> float:
-    """AUC on the test rows after a fit on the training rows; 0.5 where training diverged."""
+    """AUC on the test rows after a fit on the training rows; 0.5 where training diverged.
+
+    Without L2 and a least weight of leaves, boosting can divide by nothing, too.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the paper's settings make lbfgs stop at its limit; names of columns
         model = learner.make(used(params), seed, threads)
@@ -180,7 +183,8 @@ def fit_and_score(learner: Learner, params: Params, split: Split, *, seed: int, 
             model.fit(split.X_train, split.y_train)
         except FloatingPointError:
             return 0.5
-        return auc(split.y_test, np.asarray(model.predict_proba(split.X_test), dtype=np.float64))
+        probability = np.asarray(model.predict_proba(split.X_test), dtype=np.float64)
+    return auc(split.y_test, probability) if np.isfinite(probability).all() else 0.5
 
 
 def used(params: Params) -> Params:
