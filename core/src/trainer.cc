@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kEvaluationRows = 1024;  // at a time
-constexpr std::int64_t kReachabilityRows = 64;  // a sample of this size is enough to follow the mean over epochs
+constexpr std::int64_t kReachabilityRows = 32;  // a sample of this size is enough to follow the mean over epochs
 
 // Rows of a table side by side, with their targets and weights.
 template <typename T>

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _TRAINED = ("split_weight", "split_bias", "leaf_weight", "scale", "shift")
 _UPDATES = {"adam": 0, "lazy_adam": 1, "auto": 2}
 _NORMALISATION = {False: 0, True: 1, "fixed": 2}
+_MASK_VALUES = 2**20  # random numbers for feature masks that are held at once
 
 
 class MemberState:
@@ -184,10 +185,12 @@ def _random_parameters(
     if n_allowed == n_features:
         return arrays, None
     mask = np.zeros((config.n_trees, n_splits, n_features), dtype=bool)
-    for tree in range(config.n_trees):  # tree by tree, to keep the random numbers of only one in memory
-        keys = random.random((n_splits, n_features), dtype=np.float32)
-        allowed = np.argpartition(keys, n_allowed - 1, axis=1)[:, :n_allowed]
-        np.put_along_axis(mask[tree], allowed, True, axis=1)
+    n_at_once = max(1, _MASK_VALUES // (n_splits * n_features))
+    for first in range(0, config.n_trees, n_at_once):
+        part = mask[first : first + n_at_once]
+        keys = random.random(part.shape, dtype=np.float32)
+        allowed = np.argpartition(keys, n_allowed - 1, axis=2)[:, :, :n_allowed]
+        np.put_along_axis(part, allowed, True, axis=2)
     arrays["split_weight"][~mask] = 0
     return arrays, mask
 
