@@ -15,7 +15,8 @@ Encoding encoding_of(const nb::dict& arrays, std::int64_t n_base_columns) {
     require(has_shape(array, {p}), "the arrays of an encoding must have the same length");
     return array.data();
   };
-  Encoding encoding{source.data(), column("start"), column("rate"), column("mean"), column("scale"), {}};
+  Encoding encoding{source.data(), column("start"), column("rate"), column("mean"), column("scale"), nullptr, {}};
+  if (arrays.contains("bound")) encoding.bound = column("bound");
   for (std::int64_t f = 0; f < p; ++f) {
     require(source.data()[f] >= 0 && source.data()[f] < n_base_columns, "a feature reads a column that does not exist");
     require(kind.data()[f] < kFeatureKinds, "a feature has an unknown kind");

@@ -46,8 +46,15 @@ BaseColumn base_column(const nb::dict& given, std::int64_t n_columns) {
 EncodingArrays encoding_arrays(const nb::dict& given, std::int64_t n_base_columns) {
   const Encoding view = encoding_of(given, n_base_columns);
   const std::int64_t p = view.n_features();
-  return {{view.source, view.source + p}, {view.start, view.start + p}, {view.rate, view.rate + p},
-          {view.mean, view.mean + p},     {view.scale, view.scale + p}, view.begin};
+  EncodingArrays arrays{{view.source, view.source + p},
+                        {view.start, view.start + p},
+                        {view.rate, view.rate + p},
+                        {view.mean, view.mean + p},
+                        {view.scale, view.scale + p},
+                        {},
+                        view.begin};
+  if (view.bound != nullptr) arrays.bound.assign(view.bound, view.bound + p);
+  return arrays;
 }
 
 PredictionHead head_of(const nb::dict& given, std::int64_t n_outputs) {
@@ -72,29 +79,40 @@ PredictionHead head_of(const nb::dict& given, std::int64_t n_outputs) {
   return head;
 }
 
+// The sum over trees of the largest leaf weight.
+double largest_score(const Ensemble<float>& ensemble) {
+  double total = 0;
+  for (std::int64_t tree = 0, size = ensemble.n_leaves() * ensemble.n_outputs; tree < ensemble.n_trees; ++tree) {
+    const float* const leaves = ensemble.leaf_weight + tree * size;
+    total +=
+        std::abs(*std::max_element(leaves, leaves + size, [](float a, float b) { return std::abs(a) < std::abs(b); }));
+  }
+  return total;
+}
+
 void add_member(Predictor& predictor, const nb::dict& given, const std::vector<EncodingArrays>& encodings) {
   const auto encoding = entry<std::int64_t>(given, "encoding");
   require(encoding >= 0 && encoding < static_cast<std::int64_t>(encodings.size()), "a member has an unknown encoding");
-  const auto split_weight = nb::cast<Input<float, 3>>(given["split_weight"], false);
-  const auto split_bias = nb::cast<Input<float, 2>>(given["split_bias"], false);
-  const auto leaf_weight = nb::cast<Input<float, 3>>(given["leaf_weight"], false);
-  const auto offset = nb::cast<Input<float, 1>>(given["offset"], false);
-  const Ensemble<float> ensemble = ensemble_of<float>(split_weight, split_bias, leaf_weight,
-                                                      entry<int>(given, "activation"), entry<double>(given, "gamma"));
   const std::int64_t p = encodings[static_cast<std::size_t>(encoding)].view().n_features();
-  require(ensemble.n_features == p, "a member and its encoding differ in features");
-  require(ensemble.n_outputs == predictor.n_outputs() && has_shape(offset, {ensemble.n_outputs}),
-          "members differ in outputs");
-  require((ensemble.n_trees << ensemble.depth) * (p + 8) < (std::int64_t{1} << 31), "a member has too many weights");
-  const auto score_scale = entry<double>(given, "score_scale");
+  const auto rounder = entry<double>(given, "rounder");
+  const auto offset = nb::cast<Input<float, 1>>(given["offset"], false);
+  require(has_shape(offset, {predictor.n_outputs()}), "members differ in outputs");
+  predictor.add_member(offset.data());
   double largest = 0;
-  for (std::int64_t tree = 0, size = ensemble.n_leaves() * ensemble.n_outputs; tree < ensemble.n_trees; ++tree) {
-    const float* const leaves = ensemble.leaf_weight + tree * size;
-    largest +=
-        std::abs(*std::max_element(leaves, leaves + size, [](float a, float b) { return std::abs(a) < std::abs(b); }));
+  for (nb::handle some : entry<nb::list>(given, "trees")) {
+    const auto trees = nb::cast<nb::dict>(some);
+    const auto split_weight = nb::cast<Input<float, 3>>(trees["split_weight"], false);
+    const auto split_bias = nb::cast<Input<float, 2>>(trees["split_bias"], false);
+    const auto leaf_weight = nb::cast<Input<float, 3>>(trees["leaf_weight"], false);
+    const Ensemble<float> ensemble = ensemble_of<float>(split_weight, split_bias, leaf_weight,
+                                                        entry<int>(given, "activation"), entry<double>(given, "gamma"));
+    require(ensemble.n_features == p, "a member and its encoding differ in features");
+    require(ensemble.n_outputs == predictor.n_outputs(), "members differ in outputs");
+    require((ensemble.n_trees << ensemble.depth) * (p + 8) < (std::int64_t{1} << 31), "a member has too many weights");
+    largest += largest_score(ensemble);
+    require(std::isfinite(rounder) && largest <= rounder / 6, "rounder is too small for the leaves");
+    predictor.add_trees(encoding, ensemble, rounder);
   }
-  require(score_scale > 0 && largest * score_scale <= 0x1p61, "score_scale is too large for the leaves");
-  predictor.add_member(encoding, ensemble, offset.data(), score_scale);
 }
 
 void make(Predictor* place, std::int64_t n_columns, std::int64_t n_outputs, const nb::list& base,

@@ -252,7 +252,7 @@ nb::list run_members(const nb::list& members, std::int64_t epoch, double seconds
   nb::list result;
   for (const EpochOutcome& o : run_interruptibly<T>(trainers, epoch, seconds_left, n_threads)) {
     result.append(nb::make_tuple(static_cast<int>(o.status), o.steps_done, o.train_loss, o.validation_loss,
-                                 o.mean_reachable_leaves, o.learning_rate, o.gamma, o.seconds));
+                                 o.mean_reachable_leaves, o.learning_rate, o.gamma, o.seconds, o.validation_metric));
   }
   return result;
 }

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -111,7 +111,7 @@ def test_people_get_a_table_of_figures_and_the_files(capsys, tmp_path):
     assert "balanced accuracy" in printed
     assert str(tmp_path / "iris.json") in printed
     assert "\x1b" not in printed  # no colours in a pipe
-    assert "reachable leaves" in progress
+    assert re.search(r"epoch 1/15: loss \S+, validation loss \S+, accuracy 0\.\d+, \S+ reachable leaves", progress)
 
 
 def test_a_regression_is_seen_as_such_and_can_be_asked_for(capsys, tmp_path):
@@ -321,8 +321,18 @@ def test_a_bad_cell_leaves_no_output(folder, capsys, tmp_path):
     assert os.listdir(tmp_path) == ["bad.csv"]
 
 
-def test_usage_errors_and_help(capsys):
-    assert ask(capsys, "train", "iris", "--nonsense")[0] == 2
+def test_usage_errors_are_one_line_too(capsys):
+    assert "No such option: --nonsense" in complaint(capsys, "train", "iris", "--nonsense")
+    assert complaint(capsys, "train") == "Missing argument 'TABLE'. See: softwood train --help"
+    assert "Invalid value for '--depth'" in complaint(capsys, "train", "iris", "--depth", "deep")
+    assert "No such command 'trane'." in complaint(capsys, "trane")
+    assert "'history', 'importances', 'tree'" in complaint(capsys, "plot", "nothing")
+    code, printed, _ = ask(capsys)
+    assert code == 2
+    assert "softwood [OPTIONS] COMMAND" in printed
+
+
+def test_help(capsys):
     for command in ("train", "evaluate", "predict", "tune", "explain", "plot", "info", "report"):
         code, printed, _ = ask(capsys, command, "--help")
         assert code == 0
@@ -331,20 +341,116 @@ def test_usage_errors_and_help(capsys):
     assert ask(capsys, "--version")[1].strip() == softwood.__version__
 
 
+# Runs commands that arrive as JSON, one after the other; a line of the error stream separates them.
+MANY_COMMANDS = """
+import json, sys
+from softwood.__main__ import run
+for arguments in json.load(sys.stdin):
+    code = run(arguments)
+    print(f"exit code {code}", file=sys.stderr, flush=True)
+"""
+
+
+def test_mistakes_in_a_process_of_their_own(folder, tmp_path):
+    """What a shell sees: nothing on standard output, one line with the remedy, exit code 2, no traceback, no file."""
+    tables = {
+        "empty": "",
+        "hollow": "x,y\n,a\n,b\n",
+        "one-class": "x,y\n1,a\n2,a\n",
+        "ragged": "x,y\n1,2\n3\n",
+        "ids": "id,y\n" + "".join(f"id{i},{i % 2}\n" for i in range(40)),
+        "good": "x,yield\n" + "".join(f"{i},{i % 2}\n" for i in range(40)),
+    }
+    for name, contents in tables.items():
+        (tmp_path / f"{name}.csv").write_text(contents)
+    model = (folder / "model.safetensors").read_bytes()
+    (tmp_path / "newer.model").write_bytes(model.replace(b'"format_version":"1"', b'"format_version":"9"'))
+    before = sorted(os.listdir(tmp_path))
+    expected = {
+        ("train", "missing.csv", "-t", "y"): "Check the path",
+        ("train", "good.csv", "-t", "yeild"): "did you mean 'yield'?",
+        ("train", "empty.csv", "-t", "y"): "Check how it was written",
+        ("train", "hollow.csv", "-t", "y"): "--drop x",
+        ("train", "one-class.csv", "-t", "y"): "Choose another target",
+        ("train", "ragged.csv", "-t", "y"): "mend the line",
+        ("train", "ids.csv", "-t", "y"): "--drop id",
+        ("info", "newer.model"): "pip install --upgrade softwood",
+        ("predict", "good.csv", "good.csv"): "is not a softwood model",
+        ("evaluate", "missing.model", "good.csv"): "Check the path",
+        ("export", "newer.model", "model.c"): "pip install --upgrade softwood",
+        ("train", "good.csv", "--tresse", "3"): "--trees",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_COMMANDS],
+        input=json.dumps(list(expected)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == ""
+    said = re.split(r"exit code (\d+)\n", done.stderr)[:-1]
+    assert said[1::2] == ["2"] * len(expected)
+    for message, remedy in zip(said[::2], expected.values(), strict=True):
+        assert re.fullmatch(r"error: .*\n", message)  # one line: a dot matches no line's end
+        assert remedy in message
+    assert sorted(os.listdir(tmp_path)) == before
+
+
 def test_a_missing_extra_is_named():
     code = "import sys; sys.modules['typer'] = None\nfrom softwood.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr == "error: The softwood command needs typer: pip install 'softwood[cli]'\n"
 
 
-def test_ctrl_c_leaves_no_file(tmp_path):
-    command = [sys.executable, "-m", "softwood", "train", "digits", "--epochs", "100000", "-o", "m.safetensors"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("epoch 1/")
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+# A shell that starts this in the background lets its children ignore Ctrl-C; they must not.
+INTERRUPTIBLE = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import softwood.__main__ as m; "
+)
+
+
+def interrupt_after(first_words, arguments, cwd, *, then=""):
+    """Exit code and error stream of a command that gets Ctrl-C once a line of it begins with the given words."""
+    code = INTERRUPTIBLE + then + "m.main()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    too_late = threading.Timer(60, process.kill)
+    too_late.start()
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:  # ends at the latest when the timer kills the process
+            if line.startswith(first_words):
+                process.send_signal(signal.SIGINT)
+                break
+        said = process.stderr.read()
+        return process.wait(timeout=60), said
+    finally:
+        too_late.cancel()
+        process.kill()
+        process.wait(timeout=60)
+
+
+def test_ctrl_c_keeps_the_best_epoch(tmp_path):
+    command = ["train", "digits", "--epochs", "100000", "--members", "1", "--trees", "8", "-o", "m.safetensors"]
+    code, said = interrupt_after("epoch 1/", command, tmp_path)
+    assert code == 130
+    assert re.search(r"^note: Interrupted after \d+ epochs: the best of them is kept\.", said, re.MULTILINE)
+    assert "Traceback" not in said
+    assert sorted(os.listdir(tmp_path)) == ["m.json", "m.safetensors"]
+    assert json.loads((tmp_path / "m.json").read_text())["interrupted"] is True
+    assert softwood.load(tmp_path / "m.safetensors").model_.head.task == "multiclass"
+
+
+def test_ctrl_c_in_the_first_epoch_leaves_no_file(tmp_path):
+    """The signal comes while the first batches are trained on: there is nothing worth keeping."""
+    begin = (
+        "import softwood.cli, sys; fit = softwood.cli._fit; "
+        "softwood.cli._fit = lambda *a: (print('begin', file=sys.stderr, flush=True), fit(*a))[1]; "
+    )
+    arguments = ["--members", "1", "--trees", "400", "--depth", "9", "--batch-size", "1", "-o", "m.safetensors"]
+    code, said = interrupt_after("begin", ["train", "digits", *arguments], tmp_path, then=begin)
+    assert code == 130
+    assert said == "error: Interrupted; no file was left half-written.\n"
     assert os.listdir(tmp_path) == []

@@ -116,7 +116,8 @@ def test_every_instruction_set_gives_the_same_bits(tmp_path):
     (tmp_path / "predictor").write_bytes(pickle.dumps(model.predictor()))
     np.save(tmp_path / "X.npy", rows("binary", 500))
     paths = [str(tmp_path / name) for name in ("predictor", "scores.npy", "X.npy")]
-    subprocess.run([sys.executable, "-c", code, *paths], check=True, env={**os.environ, "SOFTWOOD_ISA": "baseline"})
+    old_machine = {**os.environ, "SOFTWOOD_ISA": "baseline"}
+    subprocess.run([sys.executable, "-c", code, *paths], check=True, timeout=120, env=old_machine)
     np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), model.raw_scores(rows("binary", 500)))
 
 

@@ -379,3 +379,39 @@ def test_samples_that_do_not_fit_are_refused(samples, message):
 def test_settings_out_of_range_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         fit_members(small(**changes), [Member(Samples(table(), labels(table())))])
+
+
+def scores_of(trees: Trees, x: np.ndarray) -> np.ndarray:
+    split_weight, split_bias, leaf_weight = trees.folded()
+    return trees.offset + ops.forward(x, split_weight, leaf_weight, split_bias=split_bias, gamma=trees.gamma)
+
+
+@pytest.mark.parametrize("loss", [CLASSES, Loss("binary_cross_entropy"), Loss("squared_error"), Loss("huber")])
+def test_the_validation_metric_is_that_of_the_kept_trees(loss):
+    """Accuracy, or R squared as a mean over targets, both with sample weights."""
+    from sklearn.metrics import r2_score
+
+    x, other, weight = table(), table(80, seed=1), np.random.default_rng(2).random(80)
+    is_class = loss.name in ("cross_entropy", "binary_cross_entropy")
+
+    def target(x: np.ndarray) -> np.ndarray:
+        if loss.name == "cross_entropy":
+            return labels(x)
+        return x[:, 0] > 2 if is_class else x[:, :2] * [1, -3] + [0, 1000]
+
+    held_out = Samples(other, target(other), sample_weight=weight)
+    (member,) = fit_members(small(loss), [Member(Samples(x, target(x)), held_out)])
+    scores = scores_of(member.trees, other)
+    if is_class:
+        right = (scores.argmax(axis=1) if loss is CLASSES else scores[:, 0] > 0) == target(other)
+        expected = np.average(right, weights=weight)
+    else:
+        expected = r2_score(target(other), scores, sample_weight=weight)
+    assert member.history[member.best_epoch].validation_metric == pytest.approx(expected, rel=1e-6)
+
+
+def test_no_metric_without_classes_or_means():
+    x = table()
+    member = Member(Samples(x, np.abs(x[:, 0])), Samples(x, np.abs(x[:, 0])))
+    (trained,) = fit_members(small(Loss("poisson"), max_epochs=2, learning_rate=0.001), [member])
+    assert np.isnan([record.validation_metric for record in trained.history]).all()

@@ -1,46 +1,39 @@
 #include "softwood/encoding.h"
 
 #include <algorithm>
-#include <cmath>
+#include <string_view>
+#include <type_traits>
 
+#include "encoding_kernels.h"
 #include "softwood/thread_pool.h"
 
 namespace softwood {
 namespace {
 
-constexpr float kLargest = 1e6F;  // as src/softwood/encoding.py says
 constexpr std::int64_t kBlockRows = 256;
 
-template <typename T>
-T within(T x, T bound) {
-  return std::max(-bound, std::min(x, bound));
-}
-
-// features[f] = (r(x) - mean) * scale for all features of one kind. A missing value gives the mean, unless r is told to
-// decide by itself.
-template <bool keeps_missing, typename T, typename Function>
-void write(const Encoding& encoding, FeatureKind kind, const T* base, T* features, const Function& r) {
-  const int k = static_cast<int>(kind);
-  for (std::int64_t f = encoding.begin[k]; f < encoding.begin[k + 1]; ++f) {
-    const T x = base[encoding.source[f]];
-    const T value = (r(x, T(encoding.start[f]), T(encoding.rate[f])) - T(encoding.mean[f])) * T(encoding.scale[f]);
-    features[f] = !keeps_missing && std::isnan(x) ? T(0) : within(value, T(kLargest));
-  }
+const EncodingKernels& encoding_kernels() {
+  static const EncodingKernels& chosen = []() -> const EncodingKernels& {
+    [[maybe_unused]] const std::string_view name = instruction_set();
+#if defined(__x86_64__)
+    if (name != "baseline") return avx2::encoding_kernels;
+#endif
+    return baseline::encoding_kernels;
+  }();
+  return chosen;
 }
 
 }  // namespace
 
 template <typename T>
 void encode_row(const Encoding& encoding, const T* base, T* features) {
-  write<false>(encoding, FeatureKind::linear, base, features, [](T x, T, T) { return x; });
-  write<false>(encoding, FeatureKind::soft_clip, base, features, [](T x, T start, T rate) {
-    const T z = within((x - start) * rate, T(kLargest));
-    return z / std::sqrt(1 + (z / 3) * (z / 3));
-  });
-  write<false>(encoding, FeatureKind::ramp, base, features,
-               [](T x, T start, T rate) { return std::max(T(0), std::min((x - start) * rate, T(1))); });
-  write<false>(encoding, FeatureKind::level, base, features, [](T x, T start, T) { return T(x == start); });
-  write<true>(encoding, FeatureKind::missing, base, features, [](T x, T, T) { return T(std::isnan(x)); });
+  const EncodingView view{encoding.source, encoding.start, encoding.rate,        encoding.mean,
+                          encoding.scale,  encoding.bound, encoding.begin.data()};
+  if constexpr (std::is_same_v<T, float>) {
+    encoding_kernels().encode_floats(view, base, features);
+  } else {
+    encoding_kernels().encode_doubles(view, base, features);
+  }
 }
 
 template <typename T>

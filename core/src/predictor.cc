@@ -6,6 +6,7 @@
 #include <limits>
 #include <new>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "predictor_kernels.h"
@@ -44,9 +45,19 @@ class Buffer {
 
 struct Scratch {
   Buffer<float> base, inputs, tiles, probability;
-  Buffer<double> scores;
-  Buffer<std::int64_t> sums;
-  Buffer<std::int32_t> node, row;
+  Buffer<double> scores, sums;
+  Buffer<std::int32_t> place;
+
+  PredictorScratch for_trees(const PredictorTrees& trees) {
+    PredictorScratch found;
+    found.tiles = tiles.reserve(kMostRows * trees.width);
+    std::int32_t* const places = place.reserve((trees.depth + 1) * kWaitingRoom);
+    float* const probabilities = probability.reserve((trees.depth + 1) * kWaitingRoom);
+    for (int level = 0; level <= trees.depth; ++level) {
+      found.waiting[level] = {places + level * kWaitingRoom, probabilities + level * kWaitingRoom, 0};
+    }
+    return found;
+  }
 };
 
 Scratch& scratch() {
@@ -102,9 +113,9 @@ float read_column(const BaseColumn& column, double value) {
 
 template <typename T>
 std::int64_t first_infinity(const T* row, std::int64_t n) {
-  bool found = false;
-  for (std::int64_t j = 0; j < n; ++j) found |= std::abs(row[j]) > std::numeric_limits<T>::max();
-  if (!found) return -1;
+  int found = 0;
+  for (std::int64_t j = 0; j < n; ++j) found |= std::abs(row[j]) > std::numeric_limits<T>::max() ? 1 : 0;
+  if (found == 0) return -1;
   return std::find_if(row, row + n, [](T value) { return std::isinf(value); }) - row;
 }
 
@@ -153,10 +164,10 @@ const PredictorKernels& predictor_kernels() {
   return chosen;
 }
 
-struct Predictor::Member {
+struct Predictor::Trees {
   std::int64_t encoding;
   Buffer<float> split_rows, leaf_weight;
-  PredictorTrees trees;
+  PredictorTrees view;
 };
 
 Predictor::Predictor(std::int64_t n_columns, std::int64_t n_outputs, std::vector<BaseColumn> base,
@@ -177,12 +188,16 @@ Predictor::Predictor(std::int64_t n_columns, std::int64_t n_outputs, std::vector
 
 Predictor::~Predictor() = default;
 
-void Predictor::add_member(std::int64_t encoding, const Ensemble<float>& ensemble, const float* offset,
-                           double score_scale) {
-  auto member = std::make_unique<Member>();
+void Predictor::add_member(const float* offset) {
+  for (std::int64_t c = 0; c < n_outputs_; ++c) offset_[static_cast<std::size_t>(c)] += static_cast<double>(offset[c]);
+  ++n_members_;
+}
+
+void Predictor::add_trees(std::int64_t encoding, const Ensemble<float>& ensemble, double rounder) {
+  auto held = std::make_unique<Trees>();
   const std::int64_t m = ensemble.n_trees, p = ensemble.n_features, k = ensemble.n_outputs, width = padded_width(p);
   const std::int64_t n_splits = ensemble.n_splits(), n_leaf_weights = m * ensemble.n_leaves() * k;
-  float* to = member->split_rows.reserve(m * n_splits * width);
+  float* to = held->split_rows.reserve(m * n_splits * width);
   for (int level = 0; level < ensemble.depth; ++level) {
     const std::int64_t first = (std::int64_t{1} << level) - 1, n_nodes = std::int64_t{1} << level;
     for (std::int64_t tree = 0; tree < m; ++tree) {
@@ -194,57 +209,49 @@ void Predictor::add_member(std::int64_t encoding, const Ensemble<float>& ensembl
       }
     }
   }
-  std::copy_n(ensemble.leaf_weight, n_leaf_weights, member->leaf_weight.reserve(n_leaf_weights));
-  member->encoding = encoding;
-  member->trees = {member->split_rows.data(),
-                   member->leaf_weight.data(),
-                   m,
-                   width,
-                   k,
-                   ensemble.depth,
-                   ensemble.activation,
-                   ensemble.gamma,
-                   score_scale};
-  for (std::int64_t c = 0; c < k; ++c) offset_[static_cast<std::size_t>(c)] += static_cast<double>(offset[c]);
-  members_.push_back(std::move(member));
+  std::copy_n(ensemble.leaf_weight, n_leaf_weights, held->leaf_weight.reserve(n_leaf_weights));
+  held->encoding = encoding;
+  held->view = {held->split_rows.data(), held->leaf_weight.data(), m,      width, k, ensemble.depth,
+                ensemble.activation,     ensemble.gamma,           rounder};
+  trees_.push_back(std::move(held));
 }
 
 std::size_t Predictor::n_bytes() const {
   std::size_t total = 0;
-  for (const auto& member : members_) total += member->split_rows.n_bytes() + member->leaf_weight.n_bytes();
+  for (const auto& trees : trees_) total += trees->split_rows.n_bytes() + trees->leaf_weight.n_bytes();
   return total;
 }
 
-void Predictor::score_block(const float* base, std::int64_t n_rows, double* scores) const {
+void Predictor::score_block(const Rows<float>& base, double* scores) const {
   Scratch& held = scratch();
+  const std::int64_t n_rows = base.n_rows;
   for (std::int64_t i = 0; i < n_rows; ++i) std::copy(offset_.begin(), offset_.end(), scores + i * n_outputs_);
   for (std::size_t e = 0; e < encodings_.size(); ++e) {
     const Encoding encoding = encodings_[e].view();
     const std::int64_t p = encoding.n_features(), width = padded_width(p);
     float* const inputs = held.inputs.reserve(n_rows * width);
-    float* const tiles = held.tiles.reserve(kMostRows * width);
     for (std::int64_t i = 0; i < n_rows; ++i) {
       float* const row = inputs + i * width;
-      encode_row(encoding, base + i * n_base_columns(), row);
+      encode_row(encoding, base.row(i), row);
       row[p] = 1;
       std::fill(row + p + 1, row + width, 0.0F);
     }
-    for (const auto& member : members_) {
-      if (member->encoding != static_cast<std::int64_t>(e)) continue;
-      const std::int64_t room = scratch_entries(member->trees.depth);
-      const Arrivals arrivals{held.node.reserve(room), held.row.reserve(room), held.probability.reserve(room)};
-      std::int64_t* const sums = held.sums.reserve(n_rows * n_outputs_);
-      std::fill_n(sums, n_rows * n_outputs_, 0);
-      predictor_kernels().add_scores(member->trees, inputs, n_rows, sums, tiles, arrivals);
-      const double unit = 1 / member->trees.score_scale;
-      for (std::int64_t i = 0; i < n_rows * n_outputs_; ++i) scores[i] += static_cast<double>(sums[i]) * unit;
+    for (const auto& trees : trees_) {
+      if (trees->encoding != static_cast<std::int64_t>(e)) continue;
+      PredictorScratch for_trees = held.for_trees(trees->view);
+      double* const sums = held.sums.reserve(kMostRows * n_outputs_);
+      for (std::int64_t c = 0; c < n_outputs_; ++c) std::fill_n(sums + c * kMostRows, n_rows, 0.0);
+      predictor_kernels().add_scores(trees->view, inputs, n_rows, sums, for_trees);
+      for (std::int64_t i = 0; i < n_rows; ++i) {
+        for (std::int64_t c = 0; c < n_outputs_; ++c) scores[i * n_outputs_ + c] += sums[c * kMostRows + i];
+      }
     }
   }
-  const auto n_members = static_cast<double>(members_.size());
+  const auto n_members = static_cast<double>(n_members_);
   for (std::int64_t i = 0; i < n_rows * n_outputs_; ++i) scores[i] /= n_members;
 }
 
-// `reader` gives the base rows of a block, or the number of a column that holds an infinity.
+// `reader` finds the base rows of a block, or the number of a column that holds an infinity.
 template <typename Reader>
 std::int64_t Predictor::run(std::int64_t n_rows, const Reader& reader, bool raw_scores, double* output,
                             int n_threads) const {
@@ -252,15 +259,15 @@ std::int64_t Predictor::run(std::int64_t n_rows, const Reader& reader, bool raw_
   const std::int64_t n_blocks = (n_rows + kMostRows - 1) / kMostRows;
   const auto run_block = [&](std::int64_t block) -> std::int64_t {
     const std::int64_t begin = block * kMostRows, size = std::min(kMostRows, n_rows - begin);
-    const float* base = nullptr;
+    Rows<float> base{};
     const std::int64_t infinite_column = reader(begin, size, base);
     if (infinite_column >= 0) return infinite_column;
     if (raw_scores) {
-      score_block(base, size, output + begin * k);
+      score_block(base, output + begin * k);
       return -1;
     }
     double* const scores = scratch().scores.reserve((size + 1) * k);
-    score_block(base, size, scores);
+    score_block(base, scores);
     for (std::int64_t i = 0; i < size; ++i) {
       double* const to = output + (begin + i) * n_predictions;
       apply_head(head_, scores + i * k, k, to);
@@ -279,21 +286,29 @@ std::int64_t Predictor::run(std::int64_t n_rows, const Reader& reader, bool raw_
 
 template <typename T>
 std::int64_t Predictor::predict(const Rows<T>& rows, bool raw_scores, double* output, int n_threads) const {
-  const auto read = [&](std::int64_t begin, std::int64_t size, const float*& base) -> std::int64_t {
-    const std::int64_t q = n_base_columns();
-    float* const to = scratch().base.reserve(size * q);
-    base = to;
-    for (std::int64_t i = 0; i < size; ++i) {
-      const T* const row = rows.row(begin + i);
-      const std::int64_t infinite_column = first_infinity(row, n_columns_);
+  const auto read = [&](std::int64_t begin, std::int64_t size, Rows<float>& base) -> std::int64_t {
+    for (std::int64_t i = begin; i < begin + size; ++i) {
+      const std::int64_t infinite_column = first_infinity(rows.row(i), n_columns_);
       if (infinite_column >= 0) return infinite_column;
+    }
+    if constexpr (std::is_same_v<T, float>) {
       if (plain_) {
-        for (std::int64_t b = 0; b < q; ++b) to[i * q + b] = as_float(static_cast<double>(row[b]));
+        base = {rows.row(begin), size, rows.row_stride};
+        return -1;
+      }
+    }
+    const std::int64_t q = n_base_columns();
+    float* to = scratch().base.reserve(size * q);
+    base = {to, size, q};
+    for (std::int64_t i = begin; i < begin + size; ++i, to += q) {
+      const T* const row = rows.row(i);
+      if (plain_) {
+        for (std::int64_t b = 0; b < q; ++b) to[b] = as_float(static_cast<double>(row[b]));
         continue;
       }
       for (std::int64_t b = 0; b < q; ++b) {
         const BaseColumn& column = base_[static_cast<std::size_t>(b)];
-        to[i * q + b] = read_column(column, static_cast<double>(row[column.source]));
+        to[b] = read_column(column, static_cast<double>(row[column.source]));
       }
     }
     return -1;
@@ -302,11 +317,8 @@ std::int64_t Predictor::predict(const Rows<T>& rows, bool raw_scores, double* ou
 }
 
 void Predictor::predict_base(const Rows<float>& rows, bool raw_scores, double* output, int n_threads) const {
-  const auto read = [&](std::int64_t begin, std::int64_t size, const float*& base) -> std::int64_t {
-    const std::int64_t q = n_base_columns();
-    float* const to = scratch().base.reserve(size * q);
-    base = to;
-    for (std::int64_t i = 0; i < size; ++i) std::copy_n(rows.row(begin + i), q, to + i * q);
+  const auto read = [&](std::int64_t begin, std::int64_t size, Rows<float>& base) -> std::int64_t {
+    base = {rows.row(begin), size, rows.row_stride};
     return -1;
   };
   run(rows.n_rows, read, raw_scores, output, n_threads);

@@ -1,8 +1,11 @@
-// Algorithm 1 of the paper for a block of rows and all trees at once, level by level as in lists.h: the pairs of one
-// level are a list, a vector's lanes of them are computed at a time, and a stable partition makes the next level's. A
-// single row is a block of one: its trees fill the lanes. Unlike the kernels of training, the order of each sum is the
-// same on every machine, so this file is compiled without contraction.
+// Algorithm 1 of the paper for a block of rows and all trees at once. A node that many rows of the block reach is
+// computed for all of them, rows in the lanes, depth first. Where few rows are left they become a list of (node, row)
+// pairs, which is followed level by level for all trees together, pairs in the lanes. A single row is a list from the
+// start. Unlike the kernels of training, the order of each sum is the same on every machine and for either way, so this
+// file is compiled without contraction.
 #include "predictor_kernels.h"
+
+#include <utility>
 
 #include "activation.h"
 
@@ -10,250 +13,370 @@ namespace softwood::SOFTWOOD_ISA {
 namespace {
 
 constexpr int W = kLanes<float>;
-constexpr int kQuad = kPart<float>;
-// A node that at least one in kDenseShare rows of the block reach is computed for all of them: that is so much faster.
-constexpr std::int64_t kDenseShare = 3;
+// A node that at least one in kDenseShare rows of the block reach is computed for all of them, which is faster by as
+// much.
+constexpr std::int64_t kDenseShare = 2;
+// Pairs that are followed from one level to the next at a time.
+constexpr std::int64_t kBatch = 512;
+static_assert(2 * kBatch <= kMostWaiting && kMostRows <= kBatch && kMostRows == 1 << kRowBits);
 using Floats = Vector<float>;
 using Ints = Integers<float>;
 
-// Partial sums c * W, ..., c * W + W - 1 of the dot products of kQuad pairs of rows, added inside 128-bit parts.
-SOFTWOOD_INLINE Floats dot_parts(const float* const (&w)[kQuad], const float* const (&x)[kQuad], std::int64_t width) {
-  Floats sums[kQuad];
-#pragma GCC unroll 4
-  for (int j = 0; j < kQuad; ++j) sums[j] = load(w[j]) * load(x[j]);
-  for (std::int64_t f = kPredictorLanes; f < width; f += kPredictorLanes) {
-#pragma GCC unroll 4
-    for (int j = 0; j < kQuad; ++j) sums[j] += load(w[j] + f) * load(x[j] + f);
-  }
-  return sum_parts<float>(sums);
+// A split's width if it is known to the compiler: short rows are then computed without a loop.
+template <int kFixed>
+SOFTWOOD_INLINE std::int64_t known(std::int64_t width) {
+  return kFixed > 0 ? kFixed * kPredictorLanes : width;
 }
 
-// Split values of the W pairs at `from`, whose split rows begin at `level_rows`.
-SOFTWOOD_INLINE Floats split_values(const float* level_rows, const float* x, std::int64_t width, const Arrivals& from) {
-  constexpr int kChunks = int(kPredictorLanes) / W;
-  // Offsets for all lanes at once: the loop is bound by its integer instructions.
-  std::int32_t w_offset[W], x_offset[W];
-  store_integers<float>(w_offset, load_integers<float>(from.node) * std::int32_t(width));
-  store_integers<float>(x_offset, load_integers<float>(from.row) * std::int32_t(width));
-  Floats chunks[kChunks];
+// In every 128-bit part, the values of `a` (0 to 3) and `b` (4 to 7) that are named.
+template <int... kNamed, int... kLane>
+SOFTWOOD_INLINE Floats pick(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  constexpr int named[] = {kNamed...};
+  constexpr auto source = [](int lane) {
+    const int from = named[lane % 4], part = lane / 4 * 4;
+    return from < 4 ? part + from : W + part + from - 4;
+  };
+  return __builtin_shufflevector(a, b, source(kLane)...);
+}
+
+// In every 128-bit part, (v0 + v2) + (v1 + v3) of the four vectors, side by side.
+SOFTWOOD_INLINE Floats sum_quads(const Floats (&v)[4]) {
+  constexpr auto lanes = std::make_integer_sequence<int, W>{};
+  const Floats front = pick<0, 1, 4, 5>(v[0], v[1], lanes) + pick<2, 3, 6, 7>(v[0], v[1], lanes);
+  const Floats back = pick<0, 1, 4, 5>(v[2], v[3], lanes) + pick<2, 3, 6, 7>(v[2], v[3], lanes);
+  return pick<0, 2, 4, 6>(front, back, lanes) + pick<1, 3, 5, 7>(front, back, lanes);
+}
+
+// W partial sums of a dot product.
+SOFTWOOD_INLINE Floats partial_sums(const float* w, const float* x, std::int64_t width) {
+  Floats sums = load(w) * load(x);
 #pragma GCC unroll 4
-  for (int c = 0; c < kChunks; ++c) {
-    Floats groups[W / kQuad];
+  for (std::int64_t f = kPredictorLanes; f < width; f += kPredictorLanes) sums += load(w + f) * load(x + f);
+  return sums;
+}
+
+// Split values of W pairs, given where their rows of w and of x begin. Their partial sums are added in the order that
+// softwood/predictor.h says: first those four apart, ...
+template <bool kOneRow>
+SOFTWOOD_INLINE Floats pair_split_values(const float* w, const float* x, const std::int32_t* w_offset,
+                                         const std::int32_t* x_offset, std::int64_t width) {
+  const auto sums = [&](int j, int from) __attribute__((always_inline)) {
+    return partial_sums(w + w_offset[j] + from, kOneRow ? x + from : x + x_offset[j] + from, width);
+  };
+  Floats quads[4];
 #pragma GCC unroll 4
-    for (int g = 0; g < W / kQuad; ++g) {
-      const float* w[kQuad];
-      const float* features[kQuad];
+  for (int j = 0; j < 4; ++j) {
+#if defined(__AVX2__)
+    const Floats a = sums(j, 0), b = sums(j + 4, 0);
+    quads[j] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 12, 13, 14, 15) +
+               __builtin_shufflevector(a, b, 4, 5, 6, 7, 8, 9, 10, 11);
+#else
+    quads[j] = sums(j, 0) + sums(j, W);
+#endif
+  }
+  return sum_quads(quads);
+}
+
+// Split values of n <= kBatch pairs (rounded up to W), whose places are as in WaitingPairs and whose splits begin at w.
+template <int kFixed, bool kOneRow>
+void list_split_values(const float* w, const float* x, const std::int32_t* place, std::int64_t n, std::int64_t width,
+                       float* t) {
+  width = known<kFixed>(width);
+  constexpr int kBits = kOneRow ? 0 : kRowBits;
+  // All offsets first: taking them out of vector registers one by one would cost as much as the sums.
+  std::int32_t w_offset[kBatch + W], x_offset[kBatch + W];
+  for (std::int64_t j = 0; j < n; j += W) {
+    const Ints places = load_integers<float>(place + j);
+    store_integers<float>(w_offset + j, (places >> kBits) * std::int32_t(width));
+    if (!kOneRow) store_integers<float>(x_offset + j, (places & ((1 << kBits) - 1)) * std::int32_t(width));
+  }
+  for (std::int64_t j = 0; j < n; j += W) {
+    store<float>(t + j, pair_split_values<kOneRow>(w, x, w_offset + j, x_offset + j, width));
+  }
+}
+
+// Split values of one node for kTiles * W rows, which stand in the lanes of tiles [width, W]. Two partial sums at a
+// time, so that all sums stay in registers.
+template <int kTiles>
+SOFTWOOD_INLINE void tile_split_values(const float* w, const float* tiles, std::int64_t width, float* values) {
+  Floats pairs[kTiles], even[kTiles];
 #pragma GCC unroll 4
-      for (int j = 0; j < kQuad; ++j) {
-        w[j] = level_rows + w_offset[kQuad * g + j] + c * W;
-        features[j] = x + x_offset[kQuad * g + j] + c * W;
+  for (int i = 0; i < 4; ++i) {
+    const int lane = i / 2 + i % 2 * 2;  // 0, 2, 1, 3
+    Floats near[kTiles], far[kTiles];    // partial sums `lane` and `lane + 4`
+#pragma GCC unroll 4
+    for (int tile = 0; tile < kTiles; ++tile) {
+      near[tile] = w[lane] * load(tiles + (tile * width + lane) * W);
+      far[tile] = w[lane + 4] * load(tiles + (tile * width + lane + 4) * W);
+    }
+#pragma GCC unroll 4
+    for (std::int64_t f = kPredictorLanes + lane; f < width; f += kPredictorLanes) {
+#pragma GCC unroll 4
+      for (int tile = 0; tile < kTiles; ++tile) {
+        near[tile] += w[f] * load(tiles + (tile * width + f) * W);
+        far[tile] += w[f + 4] * load(tiles + (tile * width + f + 4) * W);
       }
-      groups[g] = dot_parts(w, features, width);
     }
-    chunks[c] = add_parts<float>(groups);
-  }
 #pragma GCC unroll 4
-  for (int count = kChunks / 2; count >= 1; count /= 2) {
-#pragma GCC unroll 4
-    for (int i = 0; i < count; ++i) chunks[i] = chunks[2 * i] + chunks[2 * i + 1];
-  }
-  return chunks[0];
-}
-
-// Split values of one node for all rows, which stand in the lanes: x as tiles [n / W, width, W].
-SOFTWOOD_INLINE void dense_split_values(const float* w, const float* tiles, std::int64_t width, std::int64_t n_rows,
-                                        float* values) {
-  for (std::int64_t begin = 0; begin < n_rows; begin += W, tiles += W * width) {
-    Floats sums[kPredictorLanes];
-#pragma GCC unroll 8
-    for (int i = 0; i < kPredictorLanes; ++i) sums[i] = w[i] * load(tiles + i * W);
-    for (std::int64_t f = kPredictorLanes; f < width; f += kPredictorLanes) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kPredictorLanes; ++i) sums[i] += w[f + i] * load(tiles + (f + i) * W);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const Floats sum = near[tile] + far[tile];
+      if (i % 2 == 0) {
+        pairs[tile] = sum;
+      } else if (i == 1) {
+        even[tile] = pairs[tile] + sum;
+      } else {
+        store<float>(values + tile * W, even[tile] + (pairs[tile] + sum));
+      }
     }
-    const Floats low = (sums[0] + sums[1]) + (sums[2] + sums[3]), high = (sums[4] + sums[5]) + (sums[6] + sums[7]);
-    store<float>(values + begin, low + high);
   }
 }
 
-// Writes chosen lanes one after the other.
-struct Writer {
-  Arrivals to;
-  SOFTWOOD_INLINE void append(std::uint32_t chosen, Ints nodes, Ints rows, Floats probabilities) {
-    store_integers<float>(to.node, compress<float>(nodes, chosen));
-    store_integers<float>(to.row, compress<float>(rows, chosen));
-    store<float>(to.probability, compress<float>(probabilities, chosen));
-    to = to.from(count_bits(chosen));
-  }
+// Split values of one node for all rows (rounded up to W).
+template <int kFixed>
+void node_split_values(const float* w, const float* tiles, std::int64_t n_rows, std::int64_t width, float* t) {
+  width = known<kFixed>(width);
+  std::int64_t i = 0;
+  for (; i + 4 * W <= n_rows; i += 4 * W) tile_split_values<4>(w, tiles + i * width, width, t + i);
+  for (; i < n_rows; i += W) tile_split_values<1>(w, tiles + i * width, width, t + i);
+}
+
+// Both, for splits of one width.
+struct SplitValues {
+  void (*of_list)(const float* w, const float* x, const std::int32_t* place, std::int64_t n, std::int64_t width,
+                  float* t);
+  void (*of_node)(const float* w, const float* tiles, std::int64_t n_rows, std::int64_t width, float* t);
 };
 
-// The W pairs from `i` on, of which only those before `count` count: entries past the end repeat the last one with
-// probability 0, so that they reach nothing.
-struct LastPairs {
-  std::int32_t node[W], row[W];
-  float probability[W];
-  LastPairs(const Arrivals& list, std::int64_t begin, std::int64_t count) {
-    for (int i = 0; i < W; ++i) {
-      const std::int64_t inside = begin + i < count ? begin + i : count - 1;
-      node[i] = list.node[inside];
-      row[i] = list.row[inside];
-      probability[i] = begin + i < count ? list.probability[inside] : 0;
-    }
+template <bool kOneRow>
+SplitValues split_values(std::int64_t width) {
+  switch (width / kPredictorLanes) {
+    case 1:
+      return {&list_split_values<1, kOneRow>, &node_split_values<1>};
+    case 2:
+      return {&list_split_values<2, kOneRow>, &node_split_values<2>};
+    case 3:
+      return {&list_split_values<3, kOneRow>, &node_split_values<3>};
+    case 4:
+      return {&list_split_values<4, kOneRow>, &node_split_values<4>};
+    default:
+      return {&list_split_values<0, kOneRow>, &node_split_values<0>};
   }
-  Arrivals view() { return {node, row, probability}; }
-};
+}
 
-template <typename Act>
-struct Descent {
-  const PredictorTrees& trees;
-  const float* x;
-  const float* tiles;  // of x, or null: too few rows for dense nodes
-  std::int64_t n_rows;
-  std::int64_t* sums;
-  Act activation;
+template <typename Act, bool kOneRow>
+class Descent {
+ public:
+  Descent(const PredictorTrees& trees, const float* x, std::int64_t n_rows, double* sums, PredictorScratch& scratch)
+      : trees_(trees),
+        x_(x),
+        n_rows_(n_rows),
+        sums_(sums),
+        scratch_(scratch),
+        activation_(trees.gamma),
+        split_values_(split_values<kOneRow>(trees.width)) {}
 
-  // Follows `count` <= kLongestList pairs from `level` to the leaves. Memory from `free` on is unused.
-  void run(int level, const Arrivals& list, std::int64_t count, const Arrivals& free) const {
-    if (level == trees.depth) return add_leaves(list, count);
-    float t[kLongestList + W];
-    fill_split_values(level, list, count, t);
-    const Arrivals next = free, rights = free.from(count + 2 * W), rest = free.from(2 * count + 4 * W);
-    const std::int64_t n_next = partition(list, count, t, next, rights);
-    for (std::int64_t begin = 0; begin < n_next; begin += kLongestList) {
-      const std::int64_t piece = n_next - begin < kLongestList ? n_next - begin : kLongestList;
-      run(level + 1, next.from(begin), piece, rest);
-    }
-  }
-
-  // By runs of pairs that share a node, where they are long, and else W pairs at a time.
-  void fill_split_values(int level, const Arrivals& list, std::int64_t count, float* t) const {
-    const float* const rows = trees.split_rows + trees.n_trees * ((std::int64_t{1} << level) - 1) * trees.width;
-    if (!has_long_runs(list, count)) return fill_sparse(rows, list, 0, count, t);
-    float all[kMostRows + W];
-    std::int64_t sparse_begin = 0;
-    for (std::int64_t begin = 0, end = 0; begin < count; begin = end) {
-      const std::int32_t node = list.node[begin];
-      for (end = begin + 1; end < count && list.node[end] == node;) ++end;
-      if ((end - begin) * kDenseShare < n_rows) continue;
-      fill_sparse(rows, list, sparse_begin, begin, t);
-      sparse_begin = end;
-      dense_split_values(rows + node * trees.width, tiles, trees.width, n_rows, all);
-      for (std::int64_t j = begin; j < end; ++j) t[j] = all[list.row[j]];
-    }
-    fill_sparse(rows, list, sparse_begin, count, t);
-  }
-
-  // Looks at a few places only: finding the ends of many short runs costs a missed branch each.
-  bool has_long_runs(const Arrivals& list, std::int64_t count) const {
-    if (tiles == nullptr) return false;
-    const std::int64_t length = (n_rows + kDenseShare - 1) / kDenseShare;
-    int found = 0;
-    for (std::int64_t i = 0; i < 8; ++i) {
-      const std::int64_t begin = i * count / 8;
-      found += begin + length <= count && list.node[begin] == list.node[begin + length - 1];
-    }
-    return found >= 3;
-  }
-
-  SOFTWOOD_INLINE void fill_sparse(const float* rows, const Arrivals& list, std::int64_t begin, std::int64_t end,
-                                   float* t) const {
-    std::int64_t j = begin;
-    for (; j + W <= end; j += W) store<float>(t + j, split_values(rows, x, trees.width, list.from(j)));
-    if (j < end) {
-      LastPairs last(list, j, end);
-      const Floats values = split_values(rows, x, trees.width, last.view());
-      for (std::int64_t i = j; i < end; ++i) t[i] = values[i - j];
+  // As many trees at once as numbers of pairs allow.
+  void run() {
+    constexpr std::int64_t kMostPlaces = std::int64_t{1} << 31;
+    const std::int64_t group = kMostPlaces >> (trees_.depth + kBits);
+    for (first_tree_ = 0; first_tree_ < trees_.n_trees; first_tree_ += group) {
+      const std::int64_t n = trees_.n_trees - first_tree_ < group ? trees_.n_trees - first_tree_ : group;
+      if (n_rows_ < kPredictorLanes) {
+        start_lists(n);
+      } else {
+        start_dense(n);
+      }
+      for (int level = 0; level <= trees_.depth; ++level) {
+        while (scratch_.waiting[level].count > 0) follow(level);
+      }
     }
   }
 
-  // Fills `next` with the children that are reached, lefts before rights; `rights` is memory for them meanwhile.
-  std::int64_t partition(const Arrivals& list, std::int64_t count, const float* t, const Arrivals& next,
-                         const Arrivals& rights) const {
-    Writer left{next}, right{rights};
-    const auto route_pairs = [&](const Arrivals& from, Floats values) {
-      const Routed<float> routed = route<float>(activation, values, load<float>(from.probability));
-      const Ints children = 2 * load_integers<float>(from.node), rows = load_integers<float>(from.row);
-      left.append(bits<float>(routed.left != Floats{}), children, rows, routed.left);
-      right.append(bits<float>(routed.right != Floats{}), children + 1, rows, routed.right);
-    };
-    std::int64_t j = 0;
-    for (; j + W <= count; j += W) route_pairs(list.from(j), load(t + j));
-    if (j < count) {
-      LastPairs last(list, j, count);
-      Floats values{};
-      for (std::int64_t i = j; i < count; ++i) values[i - j] = t[i];
-      route_pairs(last.view(), values);
-    }
-    const std::int64_t n_left = left.to.node - next.node, n_right = right.to.node - rights.node;
-    __builtin_memmove(left.to.node, rights.node, std::size_t(n_right) * sizeof(std::int32_t));
-    __builtin_memmove(left.to.row, rights.row, std::size_t(n_right) * sizeof(std::int32_t));
-    __builtin_memmove(left.to.probability, rights.probability, std::size_t(n_right) * sizeof(float));
-    return n_left + n_right;
+ private:
+  static constexpr int kBits = kOneRow ? 0 : kRowBits;
+  static constexpr std::int32_t kRows = (1 << kBits) - 1;
+
+  const PredictorTrees& trees_;
+  const float* x_;
+  const std::int64_t n_rows_;
+  double* const sums_;
+  PredictorScratch& scratch_;
+  const Act activation_;
+  const SplitValues split_values_;
+  std::int64_t first_tree_ = 0;  // of the group
+
+  const float* level_rows(int level) const {
+    const std::int64_t n_above = (std::int64_t{1} << level) - 1;
+    return trees_.split_rows + (trees_.n_trees * n_above + (first_tree_ << level)) * trees_.width;
+  }
+  const float* leaves() const { return trees_.leaf_weight + (first_tree_ << trees_.depth) * trees_.n_outputs; }
+
+  SOFTWOOD_INLINE double share(float probability, float leaf) const {
+    return (double(probability) * double(leaf) + trees_.rounder) - trees_.rounder;
   }
 
-  void add_leaves(const Arrivals& list, std::int64_t count) const {
-    const std::int64_t k = trees.n_outputs;
+  void start_lists(std::int64_t n_trees) {
+    for (std::int64_t tree = 0; tree < n_trees; ++tree) {
+      make_room(0, n_rows_);
+      WaitingPairs& to = scratch_.waiting[0];
+      for (std::int64_t i = 0; i < n_rows_; ++i, ++to.count) {
+        to.place[to.count] = std::int32_t(tree << kBits | i);
+        to.probability[to.count] = 1;
+      }
+    }
+  }
+
+  // Rows in the lanes -------------------------------------------------------------------------------------------------
+
+  void start_dense(std::int64_t n_trees) {
+    write_tiles();
+    float all[kMostRows];
+    for (std::int64_t i = 0; i < kMostRows; ++i) all[i] = i < n_rows_ ? 1.0F : 0.0F;
+    for (std::int64_t tree = 0; tree < n_trees; ++tree) descend(0, tree, all);
+  }
+
+  void write_tiles() {
+    const std::int64_t width = trees_.width;
+    float* tiles = scratch_.tiles;
+    for (std::int64_t begin = 0; begin < n_rows_; begin += W, tiles += W * width) {
+      for (std::int64_t i = 0; i < W; ++i) {
+        const float* const row = x_ + (begin + i < n_rows_ ? begin + i : n_rows_ - 1) * width;
+        for (std::int64_t f = 0; f < width; ++f) tiles[f * W + i] = row[f];
+      }
+    }
+  }
+
+  // All rows from `node` of the group's trees to the leaves; probability is [kMostRows].
+  void descend(int level, std::int64_t node, const float* probability) {
+    std::int64_t n_reached = 0;
+    for (std::int64_t i = 0; i < n_rows_; i += W) n_reached += count_bits(reached(probability + i));
+    if (n_reached == 0) return;
+    if (n_reached * kDenseShare < n_rows_) return wait(level, node, probability, n_reached);
+    if (level == trees_.depth) return add_leaf(node, probability);
+    alignas(64) float t[kMostRows], left[kMostRows], right[kMostRows];
+    split_values_.of_node(level_rows(level) + node * trees_.width, scratch_.tiles, n_rows_, trees_.width, t);
+    for (std::int64_t i = 0; i < n_rows_; i += W) {
+      const Routed<float> routed = route<float>(activation_, load(t + i), load(probability + i));
+      store<float>(left + i, routed.left);
+      store<float>(right + i, routed.right);
+    }
+    descend(level + 1, 2 * node, left);
+    descend(level + 1, 2 * node + 1, right);
+  }
+
+  static SOFTWOOD_INLINE std::uint32_t reached(const float* probability) {
+    return bits<float>(load(probability) != Floats{});
+  }
+
+  void wait(int level, std::int64_t node, const float* probability, std::int64_t n_reached) {
+    make_room(level, n_reached);
+    WaitingPairs& to = scratch_.waiting[level];
+    Ints places;
+    for (int i = 0; i < W; ++i) places[i] = std::int32_t(node << kBits) + i;
+    std::int64_t end = to.count;
+    for (std::int64_t i = 0; i < n_rows_; i += W, places += W) {
+      const std::uint32_t chosen = reached(probability + i);
+      store_integers<float>(to.place + end, compress<float>(places, chosen));
+      store<float>(to.probability + end, compress<float>(load(probability + i), chosen));
+      end += count_bits(chosen);
+    }
+    to.count = end;
+  }
+
+  void add_leaf(std::int64_t node, const float* probability) {
+    const float* const leaf = leaves() + node * trees_.n_outputs;
+    for (std::int64_t c = 0; c < trees_.n_outputs; ++c) {
+      double* const to = sums_ + c * kMostRows;
+      for (std::int64_t i = 0; i < n_rows_; ++i) to[i] += share(probability[i], leaf[c]);
+    }
+  }
+
+  // Pairs in the lanes ------------------------------------------------------------------------------------------------
+
+  void make_room(int level, std::int64_t n) {
+    while (scratch_.waiting[level].count + n > kMostWaiting) follow(level);
+  }
+
+  // Some pairs of a level to the next one, or all leaves to the sums.
+  void follow(int level) {
+    WaitingPairs& from = scratch_.waiting[level];
+    if (level == trees_.depth) return add_leaves(from);
+    const std::int64_t n = from.count < kBatch ? from.count : kBatch;
+    make_room(level + 1, 2 * n);
+    from.count -= n;
+    step(level, from.place + from.count, from.probability + from.count, n, scratch_.waiting[level + 1]);
+  }
+
+  // Of a pair's children the likelier one is always reached: it takes the pair's place. The other is added if it is.
+  void step(int level, std::int32_t* place, float* probability, std::int64_t n, WaitingPairs& to) {
+    for (int i = 0; i < W; ++i) {  // the lanes beyond the end repeat the last pair, and reach nothing
+      place[n + i] = place[n - 1];
+      probability[n + i] = 0;
+    }
+    float t[kBatch + W];
+    split_values_.of_list(level_rows(level), x_, place, n, trees_.width, t);
+    std::int32_t minor_place[kBatch + W];
+    float minor_probability[kBatch + W];
+    std::int64_t n_minor = 0;
+    std::int32_t* const next_place = to.place + to.count;
+    float* const next_probability = to.probability + to.count;
+    for (std::int64_t j = 0; j < n; j += W) {
+      const Floats arrived = load(probability + j), value = load(t + j);
+      const Floats minor = arrived * activation_.minor(absolute<float>(value));
+      const Ints places = load_integers<float>(place + j), negative = is_negative<float>(value);
+      const Ints left = 2 * places - (places & kRows);
+      store_integers<float>(next_place + j, left - (negative << kBits));
+      store<float>(next_probability + j, arrived - minor);
+      const std::uint32_t chosen = bits<float>(minor != Floats{});
+      store_integers<float>(minor_place + n_minor, compress<float>(left + ((negative + 1) << kBits), chosen));
+      store<float>(minor_probability + n_minor, compress<float>(minor, chosen));
+      n_minor += count_bits(chosen);
+    }
+    __builtin_memcpy(next_place + n, minor_place, std::size_t(n_minor) * sizeof(std::int32_t));
+    __builtin_memcpy(next_probability + n, minor_probability, std::size_t(n_minor) * sizeof(float));
+    to.count += n + n_minor;
+  }
+
+  void add_leaves(WaitingPairs& from) {
+    const std::int64_t k = trees_.n_outputs;
+    const float* const leaf_weight = leaves();
     if (k == 1) {
-      for (std::int64_t j = 0; j < count; ++j) {
-        sums[list.row[j]] += share(list.probability[j], trees.leaf_weight[list.node[j]]);
+      for (std::int64_t j = 0; j < from.count; ++j) {
+        const std::int32_t place = from.place[j];
+        sums_[place & kRows] += share(from.probability[j], leaf_weight[place >> kBits]);
       }
-      return;
+    } else {
+      for (std::int64_t j = 0; j < from.count; ++j) {
+        const std::int32_t place = from.place[j];
+        const float* const leaf = leaf_weight + (place >> kBits) * k;
+        double* const to = sums_ + (place & kRows);
+        for (std::int64_t c = 0; c < k; ++c) to[c * kMostRows] += share(from.probability[j], leaf[c]);
+      }
     }
-    for (std::int64_t j = 0; j < count; ++j) {
-      const float* const leaf = trees.leaf_weight + list.node[j] * k;
-      std::int64_t* const to = sums + list.row[j] * k;
-      for (std::int64_t c = 0; c < k; ++c) to[c] += share(list.probability[j], leaf[c]);
-    }
-  }
-
-  SOFTWOOD_INLINE std::int64_t share(float probability, float leaf) const {
-    return static_cast<std::int64_t>(double(probability) * double(leaf) * trees.score_scale);
+    from.count = 0;
   }
 };
 
-void write_tiles(const float* x, std::int64_t n_rows, std::int64_t width, float* tiles) {
-  for (std::int64_t begin = 0; begin < n_rows; begin += W, tiles += W * width) {
-    for (std::int64_t i = 0; i < W; ++i) {
-      const float* const row = x + (begin + i < n_rows ? begin + i : n_rows - 1) * width;
-      for (std::int64_t f = 0; f < width; ++f) tiles[f * W + i] = row[f];
-    }
-  }
-}
-
 template <typename Act>
-void add_all_trees(const PredictorTrees& trees, const float* x, std::int64_t n_rows, std::int64_t* sums, float* tiles,
-                   Arrivals scratch) {
-  if (n_rows >= kPredictorLanes) {
-    write_tiles(x, n_rows, trees.width, tiles);
+void add_all_trees(const PredictorTrees& trees, const float* x, std::int64_t n_rows, double* sums,
+                   PredictorScratch& scratch) {
+  if (n_rows == 1) {
+    Descent<Act, true>(trees, x, n_rows, sums, scratch).run();
   } else {
-    tiles = nullptr;
-  }
-  const Descent<Act> descent{trees, x, tiles, n_rows, sums, Act(trees.gamma)};
-  const std::int64_t group = kLongestList / n_rows;
-  for (std::int64_t first = 0; first < trees.n_trees; first += group) {
-    const std::int64_t end = trees.n_trees - first < group ? trees.n_trees : first + group;
-    std::int64_t count = 0;
-    for (std::int64_t tree = first; tree < end; ++tree) {
-      for (std::int64_t i = 0; i < n_rows; ++i, ++count) {
-        scratch.node[count] = std::int32_t(tree);
-        scratch.row[count] = std::int32_t(i);
-        scratch.probability[count] = 1;
-      }
-    }
-    descent.run(0, scratch, count, scratch.from(count + 2 * W));
+    Descent<Act, false>(trees, x, n_rows, sums, scratch).run();
   }
 }
 
-void add_scores(const PredictorTrees& trees, const float* x, std::int64_t n_rows, std::int64_t* sums, float* tiles,
-                Arrivals scratch) {
+void add_scores(const PredictorTrees& trees, const float* x, std::int64_t n_rows, double* sums,
+                PredictorScratch& scratch) {
   const FlushSubnormals flush;
   switch (trees.activation) {
     case Activation::smooth_step:
-      return add_all_trees<SmoothStep<float>>(trees, x, n_rows, sums, tiles, scratch);
+      return add_all_trees<SmoothStep<float>>(trees, x, n_rows, sums, scratch);
     case Activation::smoother_step:
-      return add_all_trees<SmootherStep<float>>(trees, x, n_rows, sums, tiles, scratch);
+      return add_all_trees<SmootherStep<float>>(trees, x, n_rows, sums, scratch);
     case Activation::logistic:
-      return add_all_trees<Logistic<float>>(trees, x, n_rows, sums, tiles, scratch);
+      return add_all_trees<Logistic<float>>(trees, x, n_rows, sums, scratch);
   }
 }
 

@@ -19,34 +19,33 @@ struct PredictorTrees {
   int depth;
   Activation activation;
   float gamma;
-  double score_scale;  // see add_scores
-};
-
-// (node, row) pairs of one level, or room for them. Arrays have room for 2 * kPredictorLanes more.
-struct Arrivals {
-  std::int32_t* node;  // tree * 2^level + place in the level
-  std::int32_t* row;
-  float* probability;
-  // What stands `i` entries further on.
-  // Always inline: it is compiled for several instruction sets under one name.
-  __attribute__((always_inline)) Arrivals from(std::int64_t i) const { return {node + i, row + i, probability + i}; }
+  double rounder;  // see add_scores
 };
 
 inline constexpr std::int64_t kMostRows = 64;  // of a block
+inline constexpr int kRowBits = 6;
 
-// Lists longer than this are cut, and each piece followed down to its leaves before the next: memory stays in
-// proportion to depth, however many leaves are reached.
-inline constexpr std::int64_t kLongestList = 2048;
+// Pairs of one level that wait to be followed further down. When a list is full, some of it is followed down to the
+// leaves: memory stays in proportion to depth, however many leaves are reached.
+struct WaitingPairs {
+  std::int32_t* place;  // (tree * 2^level + place in the level) * kMostRows + row, or without the row if there is one
+  float* probability;
+  std::int64_t count;
+};
+inline constexpr std::int64_t kMostWaiting = 4096;
+inline constexpr std::int64_t kWaitingRoom = kMostWaiting + 2 * kPredictorLanes;  // entries that a list needs
 
-// Entries that `Arrivals` needs for trees of this depth.
-constexpr std::int64_t scratch_entries(int depth) { return (depth + 1) * (2 * kLongestList + 4 * kPredictorLanes); }
+struct PredictorScratch {
+  WaitingPairs waiting[kMaxDepth + 1];  // empty; one list a level, leaves included
+  float* tiles;                         // kMostRows * width numbers
+};
 
 struct PredictorKernels {
-  // sums [n, k] += score_scale * (sum over trees), for inputs x [n, width], 1 <= n <= kMostRows. Each leaf's share
-  // is cut to a whole number, so that the order of the leaves does not matter. `scratch` has room as
-  // scratch_entries says, `tiles` for kMostRows * width numbers.
-  void (*add_scores)(const PredictorTrees& trees, const float* x, std::int64_t n_rows, std::int64_t* sums, float* tiles,
-                     Arrivals scratch);
+  // sums [k, kMostRows] += sum over trees, for inputs x [n, width], 1 <= n <= kMostRows. Each leaf's share is rounded
+  // to a multiple of rounder / (3 * 2^51), small enough for sums of them to be exact: the order of the leaves does not
+  // matter.
+  void (*add_scores)(const PredictorTrees& trees, const float* x, std::int64_t n_rows, double* sums,
+                     PredictorScratch& scratch);
 };
 
 const PredictorKernels& predictor_kernels();

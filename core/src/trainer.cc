@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "batch_norm.h"
+#include "metric.h"
 #include "optimizer.h"
 #include "softwood/thread_pool.h"
 
@@ -103,7 +104,7 @@ struct Trainer<T>::State {
 
   double step(std::int64_t begin, std::int64_t end, double gamma, double learning_rate, std::int64_t adam_step,
               int n_threads);
-  double validation_loss(double gamma, int n_threads);
+  void validate(double gamma, int n_threads, EpochOutcome& outcome);
   double mean_reachable_leaves(double gamma, int n_threads);
 };
 
@@ -139,8 +140,9 @@ double Trainer<T>::State::step(std::int64_t begin, std::int64_t end, double gamm
 }
 
 template <typename T>
-double Trainer<T>::State::validation_loss(double gamma, int n_threads) {
+void Trainer<T>::State::validate(double gamma, int n_threads, EpochOutcome& outcome) {
   const Loss<T>& loss = settings.loss;
+  Metric<T> metric(loss);
   double total = 0, total_weight = 0;
   for (std::int64_t begin = 0; begin < validation.n_rows; begin += kEvaluationRows) {
     const std::int64_t end = std::min(validation.n_rows, begin + kEvaluationRows), n = end - begin,
@@ -151,12 +153,14 @@ double Trainer<T>::State::validation_loss(double gamma, int n_threads) {
     add_offset(parameters.offset, n, loss.n_outputs, held_out.scores.data());
     const T* const weight = held_out.weights(validation);
     const double part = loss.evaluate(held_out.scores.data(), held_out.targets.data(), weight, n, T(1), nullptr);
+    metric.add(held_out.scores.data(), held_out.targets.data(), weight, n);
     // A custom loss is a mean over the rows it was shown; the others are weighted sums.
     const bool mean_given = loss.kind == LossKind::custom;
     total += mean_given ? part * double(n) : part;
     total_weight += mean_given || weight == nullptr ? double(n) : std::accumulate(weight, weight + n, 0.0);
   }
-  return total_weight > 0 ? total / total_weight : kUnknown;
+  outcome.validation_loss = total_weight > 0 ? total / total_weight : kUnknown;
+  outcome.validation_metric = metric.value();
 }
 
 template <typename T>
@@ -214,10 +218,10 @@ EpochOutcome Trainer<T>::run_epoch(std::int64_t epoch, Control& control, int n_t
   }
   const std::int64_t rows_done = outcome.steps_done * n / n_batches;
   outcome.train_loss = rows_done > 0 ? total / double(rows_done) : kUnknown;
-  outcome.validation_loss = outcome.mean_reachable_leaves = kUnknown;
+  outcome.validation_loss = outcome.validation_metric = outcome.mean_reachable_leaves = kUnknown;
   if (outcome.steps_done > 0) state.optimizer.read_averages(adam_step);
   if (outcome.status == EpochOutcome::Status::completed) {
-    outcome.validation_loss = state.validation_loss(outcome.gamma, n_threads);
+    state.validate(outcome.gamma, n_threads, outcome);
     outcome.mean_reachable_leaves = state.mean_reachable_leaves(outcome.gamma, n_threads);
   }
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -1,6 +1,7 @@
 """Entry point of the command `softwood` and of ``python -m softwood``: errors of one line, and exit codes.
 
-0 is success, 2 a mistake in the call or the data (said in one line on standard error), 130 an interrupt by Ctrl-C.
+0 is success, 2 a mistake in the call or the data (said in one line on standard error), 130 an interrupt by Ctrl-C. No
+command leaves a half-written file behind.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
+
+_INTERRUPTED = 130  # what typer makes of KeyboardInterrupt
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -26,12 +29,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _show_warning  # catch_warnings puts the old one back
         try:
-            app(None if arguments is None else list(arguments), prog_name="softwood")
+            # Not standalone: mistakes in the call then come as exceptions, not as boxes of many lines.
+            code = app(None if arguments is None else list(arguments), prog_name="softwood", standalone_mode=False)
+            if code == _INTERRUPTED:
+                print("error: Interrupted; no file was left half-written.", file=sys.stderr)
+            return code if isinstance(code, int) else 0
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
-        except KeyboardInterrupt:
-            print("error: Interrupted; nothing was written.", file=sys.stderr)
-            return 130
         except BrokenPipeError:  # the reader of our output, `head` say, has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
@@ -40,7 +44,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
                 raise
             print(f"error: {_one_line(error)}", file=sys.stderr)
             return 2
-    return 0
+        except Exception as error:
+            return _usage_error(error)
+
+
+def _usage_error(error: Exception) -> int:
+    """Say what is wrong with the call. Typer brings its own copy of click's exceptions, so they are known by name."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "NoArgsIsHelpError" in kinds:  # the help has been printed
+        return 2
+    if "ClickException" not in kinds:
+        raise error
+    context = getattr(error, "ctx", None)
+    command = "softwood" if context is None else context.command_path
+    message = _one_line(error.format_message())  # type: ignore[attr-defined]
+    print(f"error: {message}{'' if message[-1:] in '.?' else '.'} See: {command} --help", file=sys.stderr)
+    return 2
 
 
 def _one_line(error: BaseException | str) -> str:

@@ -77,9 +77,9 @@ def train(
     depth: Annotated[int | None, typer.Option(help="Depth of each tree [4].")] = None,
     gamma: Annotated[float | None, typer.Option(help="Width of the soft band [1.0].")] = None,
     members: Annotated[int | None, typer.Option(help="Ensembles that are averaged [6].")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate [0.004].")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate [0.008].")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows a step [64].")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the rows at most [50].")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the rows at most [25].")] = None,
     l2: Annotated[float | None, typer.Option(help="L2 penalty on split weights [0].")] = None,
     loss: Annotated[str | None, typer.Option(help="Loss of a regression [squared_error].")] = None,
     time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds; the best is kept.")] = None,
@@ -88,7 +88,7 @@ def train(
     report: Annotated[bool, typer.Option("--report", help="Also write test rows, plots and an HTML report.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model on a table, judge it on rows held out, and write it to a file."""
+    """Train a model on a table, judge it on rows held out, write it to a file. Ctrl-C keeps the best epoch so far."""
     started = time.monotonic()
     require_folder(out)
     frame, target, task = open_table(source, target, task)
@@ -102,8 +102,7 @@ def train(
     }  # fmt: skip
     chosen = _read_params(params) | {name: value for name, value in given.items() if value is not None}
     estimator = _estimator(found.task, chosen, seed, jobs, verbose=not as_json)
-    estimator.fit(training.features, training.target)
-    estimator.model_.target_name = target
+    interrupted = _fit(estimator, training)
     figures = figures_of_merit(estimator, test.features, test.target)
     estimator.save(out)
     run = {
@@ -116,6 +115,7 @@ def train(
         "parameters": estimator.model_.estimator["params"],
         "seed": seed,
         "seconds": round(time.monotonic() - started, 2),
+        "interrupted": interrupted,
         "metrics": figures,
         "history": estimator.history_,
     }
@@ -126,10 +126,12 @@ def train(
     names = {key: str(path) for key, path in files.items()}
     if as_json:
         print(as_json_text({key: value for key, value in run.items() if key != "history"} | {"files": names}))
-        return
-    title = f"{found.task} of {target!r}: {len(training_rows)} rows to learn from, {len(test_rows)} held out"
-    print_figures(figures, title)
-    print_files(names)
+    else:
+        title = f"{found.task} of {target!r}: {len(training_rows)} rows to learn from, {len(test_rows)} held out"
+        print_figures(figures, title)
+        print_files(names)
+    if interrupted:
+        sys.exit(130)
 
 
 @app.command(epilog="Example:  softwood evaluate model.safetensors new.csv --target churned")
@@ -283,6 +285,23 @@ def _estimator(task: str, params: dict[str, Any], seed: int, jobs: int | None, *
     if unknown:
         raise ValueError(f"Parameters must be those of {kind.__name__}; {unknown[0]!r} is not one of them.")
     return kind(**params, random_state=seed, n_jobs=jobs, verbose=int(verbose))
+
+
+def _fit(estimator: Any, training: LearningTask) -> bool:
+    """Train. Returns whether Ctrl-C stopped it; in the first epoch, when there is nothing to keep yet, it passes on."""
+    interrupted = False
+    try:
+        estimator.fit(training.features, training.target)
+    except KeyboardInterrupt:
+        epochs = estimator.history_["epoch"] if hasattr(estimator, "model_") else []
+        if not epochs:
+            raise
+        print_notes(
+            [f"Interrupted after {max(epochs) + 1} epochs: the best of them is kept. Press Ctrl-C again to quit."]
+        )
+        interrupted = True
+    estimator.model_.target_name = training.target_name
+    return interrupted
 
 
 def _read_params(path: Path | None) -> dict[str, Any]:

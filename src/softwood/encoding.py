@@ -34,6 +34,9 @@ LINEAR, SOFT_CLIP, RAMP, LEVEL, MISSING = range(5)
 
 ENCODING_NAMES = ("standard", "piecewise")
 
+# z and features are held within plus or minus this; the core knows it too.
+LARGEST = 1e6
+
 # Integer columns with this many distinct values are read as categories.
 MIN_INTEGER_LEVELS, MAX_INTEGER_LEVELS = 3, 10
 N_BINS = 8

@@ -96,7 +96,11 @@ class Trees:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What one epoch of one member did; losses are weighted means, `validation_loss` is NaN without validation rows."""
+    """What one epoch of one member did; losses are weighted means, `validation_loss` is NaN without validation rows.
+
+    `validation_metric` is the share of right classes, or R squared of predicted means, on the validation rows; NaN for
+    losses that know neither.
+    """
 
     epoch: int
     train_loss: float
@@ -105,6 +109,7 @@ class EpochRecord:
     learning_rate: float
     gamma: float
     seconds: float
+    validation_metric: float = float("nan")
 
 
 @dataclass(frozen=True, eq=False)

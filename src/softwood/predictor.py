@@ -1,14 +1,12 @@
 """A fitted model in, a compiled predictor out: rows of a table to predictions without the rest of the library.
 
 The work of a row (columns to base row, encodings, trees, head) is done by the compiled core, which holds the weights in
-the order in which it reads them, batch normalisation folded in. Standardisation stays a step of its own: a missing
-value is 0 after it, and weights that absorb the mean of a large column lose digits. Labels and dates are turned into
-numbers here, by `softwood.table`.
+the order in which it reads them, as `softwood.folding` leaves them. Labels and dates are turned into numbers here, by
+`softwood.table`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from softwood import _core
 from softwood.arguments import check_activation, check_n_threads
+from softwood.folding import FoldedMember, fold_member, folded_encoding
 from softwood.ops import get_num_threads
 from softwood.preprocess import CALENDAR_PARTS, Preprocessor
 from softwood.table import infinity_error, read_table
@@ -70,8 +69,13 @@ class Predictor:
             len(preprocessor.columns),
             n_outputs,
             base_columns(preprocessor),
-            [encoding.arrays() for encoding in preprocessor.encodings.values()],
-            [_native_member(member, names.index(member.encoding)) for member in members],
+            [folded_encoding(encoding) for encoding in preprocessor.encodings.values()],
+            [
+                _native_member(
+                    fold_member(member, preprocessor.encodings[member.encoding]), names.index(member.encoding)
+                )
+                for member in members
+            ],
             native_head(head),
         )
         self._n_columns = len(preprocessor.columns)
@@ -201,20 +205,6 @@ def is_plain(columns: list[dict[str, Any]]) -> bool:
     )
 
 
-def folded_member(member: ModelMember) -> dict[str, Any]:
-    """A member's arrays in float32 as prediction reads them, batch normalisation folded in."""
-    split_weight, split_bias, leaf_weight = member.trees.folded()
-    if split_bias is None:
-        split_bias = np.zeros(split_weight.shape[:2])
-    arrays = {"split_weight": split_weight, "split_bias": split_bias, "leaf_weight": leaf_weight}
-    arrays["offset"] = np.asarray(member.trees.offset)
-    found: dict[str, Any] = {name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}
-    # Scores are summed as whole numbers of 1 / score_scale, with which no sum of leaves can leave 62 bits.
-    largest = float(np.abs(found["leaf_weight"]).astype(np.float64).max(axis=(1, 2)).sum())
-    found["score_scale"] = 2.0 ** (60 - math.frexp(largest)[1])
-    return found
-
-
 def native_head(head: Head) -> dict[str, Any]:
     """The head as plain data: link, scaling of targets, and the rank of each quantile."""
     link = {"binary": "binary", "multiclass": "softmax"}.get(head.task, head.loss.link)
@@ -229,7 +219,13 @@ def native_head(head: Head) -> dict[str, Any]:
     }
 
 
-def _native_member(member: ModelMember, encoding: int) -> dict[str, Any]:
-    trees = member.trees
-    settings = {"encoding": encoding, "activation": check_activation(trees.activation), "gamma": float(trees.gamma)}
-    return settings | folded_member(member)
+def _native_member(member: FoldedMember, encoding: int) -> dict[str, Any]:
+    names = ("split_weight", "split_bias", "leaf_weight")
+    return {
+        "encoding": encoding,
+        "activation": check_activation(member.activation),
+        "gamma": member.gamma,
+        "rounder": member.rounder,
+        "offset": member.offset,
+        "trees": [{name: getattr(group, name) for name in names} for group in member.groups],
+    }

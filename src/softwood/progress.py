@@ -1,4 +1,4 @@
-"""A progress bar for training: loss, validation loss and mean reachable leaves after each epoch.
+"""A progress bar for training: loss, validation metric and mean reachable leaves after each epoch.
 
 Drawn by rich where that is installed and the output is a terminal or a notebook, and printed as plain lines elsewhere.
 """
@@ -27,11 +27,14 @@ class Progress:
         Epochs at most.
     n_members : int
         Members at the start; those that stopped early are reported as done.
+    metric : str
+        What the validation metric is called.
     """
 
-    def __init__(self, max_epochs: int, n_members: int) -> None:
+    def __init__(self, max_epochs: int, n_members: int, metric: str) -> None:
         self.max_epochs = max_epochs
         self.n_members = n_members
+        self.metric = metric
         self._bar: Any = None
         self._task: Any = None
         self._last_line = 0.0
@@ -54,7 +57,7 @@ class Progress:
         if not records:
             return
         epoch = records[0].epoch + 1
-        figures = describe(records)
+        figures = describe(records, self.metric)
         if len(records) < self.n_members:
             figures += f", {self.n_members - len(records)} of {self.n_members} members done"
         if self._bar is not None:
@@ -64,18 +67,21 @@ class Progress:
             print(f"epoch {epoch}/{self.max_epochs}: {figures}", file=sys.stderr, flush=True)
 
 
-def describe(records: Sequence[EpochRecord]) -> str:
+def describe(records: Sequence[EpochRecord], metric: str) -> str:
     """Means over members of what one epoch did, in words.
 
     Examples
     --------
-    >>> describe([EpochRecord(0, 0.5, 0.25, 3.5, 0.004, 1.0, 0.1)])
-    'loss 0.5000, validation 0.2500, 3.5 reachable leaves'
+    >>> describe([EpochRecord(0, 0.5, 0.25, 3.5, 0.004, 1.0, 0.1, 0.875)], "accuracy")
+    'loss 0.5000, validation loss 0.2500, accuracy 0.8750, 3.5 reachable leaves'
     """
     parts = [f"loss {np.mean([r.train_loss for r in records]):.4f}"]
     validation = float(np.mean([r.validation_loss for r in records]))
     if np.isfinite(validation):
-        parts.append(f"validation {validation:.4f}")
+        parts.append(f"validation loss {validation:.4f}")
+    reached = float(np.mean([r.validation_metric for r in records]))
+    if np.isfinite(reached):
+        parts.append(f"{metric} {reached:.4f}")
     parts.append(f"{np.mean([r.mean_reachable_leaves for r in records]):.1f} reachable leaves")
     return ", ".join(parts)
 

@@ -134,7 +134,8 @@ def train(
     members = _members(splits, head.loss.best_constant(y[rows], weight), rng, previous)
     config = training_config(params, head)
     time_left = None if deadline is None else max(0.0, deadline - time.monotonic())
-    with Progress(config.max_epochs, len(members)) if params["verbose"] else nullcontext() as progress:
+    metric = "R²" if head.task == "regression" else "accuracy"
+    with Progress(config.max_epochs, len(members), metric) if params["verbose"] else nullcontext() as progress:
         trained = fit_members(
             config,
             members,
@@ -262,7 +263,8 @@ def _assemble(
 def _append(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """History of a further piece after that of earlier ones; only the last counts as best."""
     n_epochs = max(before["epoch"], default=-1) + 1
-    joined = {key: before[key] + after[key] for key in after}
+    unknown = [float("nan")] * len(before["epoch"])  # what the version that wrote an older model did not note
+    joined = {key: before.get(key, unknown) + after[key] for key in after}
     joined["epoch"] = before["epoch"] + [epoch + n_epochs for epoch in after["epoch"]]
     joined["is_best"] = [False] * len(before["epoch"]) + after["is_best"]
     return joined

@@ -59,7 +59,8 @@ void same_as_forward(const Shape& shape, Activation activation) {
   const auto b = random(m * (n_leaves - 1), spread / 2), o = random(m * n_leaves * k, 1);
   const std::vector<float> offset(static_cast<std::size_t>(k), 0.5F);
   Predictor predictor(p, k, numbers(p), {identity_encoding(p)}, regression(k));
-  predictor.add_member(0, {w.data(), b.data(), o.data(), m, p, k, d, activation, 1.0F}, offset.data(), 0x1p40);
+  predictor.add_member(offset.data());
+  predictor.add_trees(0, {w.data(), b.data(), o.data(), m, p, k, d, activation, 1.0F}, 0x3p10);
 
   const std::vector<double> x2(x.begin(), x.end()), w2(w.begin(), w.end()), b2(b.begin(), b.end()),
       o2(o.begin(), o.end());
@@ -86,7 +87,8 @@ double side(const std::vector<BaseColumn>& columns, const std::vector<double>& r
   w.back() = 1;
   const float bias = -border, leaves[2] = {1, 0}, offset = 0;
   Predictor predictor(static_cast<std::int64_t>(row.size()), 1, columns, {identity_encoding(q)}, regression(1));
-  predictor.add_member(0, {w.data(), &bias, leaves, 1, q, 1, 1, Activation::smooth_step, 1e-6F}, &offset, 0x1p40);
+  predictor.add_member(&offset);
+  predictor.add_trees(0, {w.data(), &bias, leaves, 1, q, 1, 1, Activation::smooth_step, 1e-6F}, 0x3p10);
   double output = 0;
   const auto n_columns = static_cast<std::int64_t>(row.size());
   CHECK(predictor.predict<double>({row.data(), 1, n_columns}, false, &output, 1) == -1);
@@ -124,7 +126,8 @@ void infinity_is_named() {
   Predictor predictor(3, 1, numbers(3), {identity_encoding(3)}, regression(1));
   const std::vector<float> w{1, 1, 1}, leaves{0, 1};
   const float offset = 0;
-  predictor.add_member(0, {w.data(), nullptr, leaves.data(), 1, 3, 1, 1, Activation::smooth_step, 1}, &offset, 1);
+  predictor.add_member(&offset);
+  predictor.add_trees(0, {w.data(), nullptr, leaves.data(), 1, 3, 1, 1, Activation::smooth_step, 1}, 0x3p10);
   std::vector<double> x(600, 0), output(200);
   x[400] = -std::numeric_limits<double>::infinity();
   CHECK(predictor.predict<double>({x.data(), 200, 3}, false, output.data(), 2) == 1);

@@ -19,6 +19,7 @@ struct Encoding {
   const float* rate;
   const float* mean;
   const float* scale;
+  const float* bound;  // if not null, weights have absorbed the scale: features are r - mean, held within their bounds
   std::array<std::int64_t, kFeatureKinds + 1> begin;  // features of kind i are begin[i], ..., begin[i + 1] - 1
 
   std::int64_t n_features() const { return begin[kFeatureKinds]; }

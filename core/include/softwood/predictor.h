@@ -2,12 +2,13 @@
 // threads may use one at a time; nothing is allocated per row, and per thread only at first.
 //
 // A row passes four steps: columns to base row, base row to the inputs of the trees (softwood/encoding.h), trees to raw
-// scores, raw scores to predictions. The first two and the trees' splits are computed in float, sums over leaves in
-// 64-bit fixed point, what follows in double. Each sum of a split is taken in one fixed order, on every instruction set
-// and in the C that src/softwood/export writes: eight partial sums over the features f, f + 8, ..., added as a binary
-// tree of neighbours, no multiplication fused with an addition. So raw scores are the same to the bit on every machine,
-// for every number of threads, and whatever the rows beside a row (but for the logistic function, whose exponentials
-// differ).
+// scores, raw scores to predictions. The first two and the trees' splits are computed in float, sums over leaves
+// and what follows in double. Each sum of a split is taken in one fixed order, on every instruction set
+// and in the C that src/softwood/export writes: eight partial sums over the features f, f + 8, ..., of which first
+// those four apart are added, then those two apart, then the last two, no multiplication fused with an addition. Shares
+// of leaves are rounded so that their sums are exact and their order does not matter. So raw scores are the same to the
+// bit on every machine, for every number of threads, and whatever the rows beside a row (but for the logistic function,
+// whose exponentials differ).
 #pragma once
 
 #include <array>
@@ -37,8 +38,12 @@ struct BaseColumn {
 struct EncodingArrays {
   std::vector<std::int32_t> source;
   std::vector<float> start, rate, mean, scale;
+  std::vector<float> bound;  // or empty
   std::array<std::int64_t, kFeatureKinds + 1> begin;
-  Encoding view() const { return {source.data(), start.data(), rate.data(), mean.data(), scale.data(), begin}; }
+  Encoding view() const {
+    const float* const bounds = bound.empty() ? nullptr : bound.data();
+    return {source.data(), start.data(), rate.data(), mean.data(), scale.data(), bounds, begin};
+  }
 };
 
 enum class Link : int { identity = 0, exponential = 1, binary = 2, softmax = 3 };
@@ -59,10 +64,13 @@ class Predictor {
   Predictor(const Predictor&) = delete;
   Predictor& operator=(const Predictor&) = delete;
 
-  // Takes a copy. `encoding` is a number of an encoding, whose features the ensemble reads; offset is [k]. Scores are
-  // summed as whole numbers of 1 / score_scale, a power of two; the sum over trees of the largest leaf weight times
-  // score_scale must be at most 2^61.
-  void add_member(std::int64_t encoding, const Ensemble<float>& ensemble, const float* offset, double score_scale);
+  // Scores are the mean over members of `offset` [k] plus the member's trees, which `add_trees` adds.
+  void add_member(const float* offset);
+
+  // Takes a copy. `encoding` is a number of an encoding, whose features the ensemble reads. A leaf's
+  // share of a score is rounded to multiples of rounder / (3 * 2^51), where rounder is three times a power of two; the
+  // sum over trees of the largest leaf weight must be at most rounder / 6.
+  void add_trees(std::int64_t encoding, const Ensemble<float>& ensemble, double rounder);
 
   std::int64_t n_columns() const { return n_columns_; }
   std::int64_t n_base_columns() const { return static_cast<std::int64_t>(base_.size()); }
@@ -79,16 +87,17 @@ class Predictor {
   void predict_base(const Rows<float>& base, bool raw_scores, double* output, int n_threads) const;
 
  private:
-  struct Member;
+  struct Trees;
   template <typename Reader>
   std::int64_t run(std::int64_t n_rows, const Reader& reader, bool raw_scores, double* output, int n_threads) const;
-  void score_block(const float* base, std::int64_t n_rows, double* scores) const;
+  void score_block(const Rows<float>& base, double* scores) const;
 
   std::int64_t n_columns_, n_outputs_;
   std::vector<BaseColumn> base_;
   bool plain_;  // base rows are the table's rows, rounded
   std::vector<EncodingArrays> encodings_;
-  std::vector<std::unique_ptr<Member>> members_;
+  std::vector<std::unique_ptr<Trees>> trees_;
+  std::int64_t n_members_ = 0;
   std::vector<double> offset_;  // [k], summed over members
   PredictionHead head_;
 };

@@ -137,6 +137,7 @@ struct EpochOutcome {
   double mean_reachable_leaves = 0;     // per tree, over a sample of training rows; NaN after a stop
   double learning_rate = 0, gamma = 0;  // of the last step
   double seconds = 0;
+  double validation_metric = 0;  // share of right classes, or R squared; NaN where neither is known
 };
 
 template <typename T>

@@ -1,9 +1,9 @@
 """A fitted model in, one dependency-free C99 file and its header out.
 
 The C does what the compiled predictor does, in the same precision and order of sums (core/include/softwood/predictor.h
-has them), by the conditional traversal of the paper's Algorithm 1: depth first, one path and a short stack. It needs
-the standard library and its mathematics only, allocates nothing, and keeps no state: any number of threads may call it.
-The parts that are the same for every model are in `softwood.export.c_text`; here are the tables and what joins them.
+has them), by the conditional traversal of the paper's Algorithm 1: level by level, many nodes at a time. It needs the
+standard library and its mathematics only, allocates nothing, and keeps no state: any number of threads may call it. The
+parts that are the same for every model are in `softwood.export.c_text`; here are the tables and what joins them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ import numpy as np
 from softwood.encoding import FEATURE_KINDS
 from softwood.export import ExportError
 from softwood.export import c_text as text
-from softwood.model import Model, ModelMember
-from softwood.predictor import LINKS, base_columns, folded_member, is_plain, native_head
+from softwood.folding import FoldedMember, TreeGroup, fold_member, folded_encoding
+from softwood.model import Model
+from softwood.predictor import LINKS, base_columns, is_plain, native_head
 from softwood.preprocess import CALENDAR_PARTS
 
 _LANES = 8
+# Nodes that the C follows at a time: enough to keep a processor busy, in a few kilobytes of stack.
+_BATCH = 128
 _C_WORDS = (
     "auto break case char const continue default do double else enum extern float for goto if inline int long register "
     "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while"
@@ -34,6 +37,7 @@ def c_source(model: Model, stem: str) -> tuple[str, str]:
     name = _identifier(stem)
     _check(model)
     head = native_head(model.head)
+    folded = [fold_member(member, model.preprocessor.encodings[member.encoding]) for member in model.members]
     n_outputs = 2 if model.head.task == "binary" else model.n_outputs
     has_categories = "category" in model.preprocessor.kinds
     header = text.HEADER.format(
@@ -49,14 +53,19 @@ def c_source(model: Model, stem: str) -> tuple[str, str]:
     source = "\n".join(
         part
         for part in [
-            text.PREAMBLE.format(stem=stem, n_scores=model.n_outputs),
+            text.PREAMBLE.format(stem=stem, n_scores=model.n_outputs, batch=_BATCH),
             _readers(model),
             *(_encoding(model, i) for i in range(len(model.preprocessor.encodings))),
+            text.NUMBERS,
             *(text.ACTIVATIONS[kind] for kind in sorted({member.trees.activation for member in model.members})),
             text.TRAVERSAL_START,
-            *(_member(member, i) for i, member in enumerate(model.members)),
+            *(
+                _trees(member, trees, f"{i}_{g}")
+                for i, member in enumerate(folded)
+                for g, trees in enumerate(member.groups)
+            ),
             _lookup(model, name) if has_categories else "",
-            _predict(model, name, head),
+            _predict(model, folded, name, head),
         ]
         if part
     )
@@ -151,9 +160,10 @@ def _readers(model: Model) -> str:
 
 def _encoding(model: Model, i: int) -> str:
     encoding = list(model.preprocessor.encodings.values())[i]
+    bound = folded_encoding(encoding).get("bound")
     arrays = [_array("int", f"source_{i}", (str(s) for s in encoding.source.tolist()))]
     counts = np.bincount(encoding.kind, minlength=len(FEATURE_KINDS))
-    parameters = {"mean": encoding.mean, "scale": encoding.scale}
+    parameters = {"mean": encoding.mean} | ({"scale": encoding.scale} if bound is None else {"bound": bound})
     if counts[1:4].sum():
         parameters["start"] = encoding.start
     if counts[1:3].sum():
@@ -162,7 +172,9 @@ def _encoding(model: Model, i: int) -> str:
     loops, first = [], 0
     for kind, count in zip(FEATURE_KINDS, counts.tolist(), strict=True):
         if count:
-            loops.append(text.FEATURE_LOOP.format(first=first, end=first + count, body=text.FEATURES[kind]))
+            feature = text.SCALED_FEATURE if bound is None else text.FEATURE
+            body = text.FEATURES[kind].replace("$", feature)
+            loops.append(text.FEATURE_LOOP.format(first=first, end=first + count, body=body))
         first += count
     loops = [loop.replace("@", str(i)) for loop in loops]
     p, width = encoding.n_features, _width(encoding.n_features)
@@ -179,28 +191,26 @@ def _width(n_features: int) -> int:
     return -(-(n_features + 1) // _LANES) * _LANES
 
 
-def _member(member: ModelMember, i: int) -> str:
-    arrays = folded_member(member)
-    split_weight, leaf_weight = arrays["split_weight"], arrays["leaf_weight"]
-    m, n_splits, p = split_weight.shape
+def _trees(member: FoldedMember, trees: TreeGroup, i: str) -> str:
+    m, n_splits, p = trees.split_weight.shape
     rows = np.zeros((m, n_splits, _width(p)), dtype=np.float32)
-    rows[:, :, :p] = split_weight
-    rows[:, :, p] = arrays["split_bias"]
+    rows[:, :, :p] = trees.split_weight
+    rows[:, :, p] = trees.split_bias
+    by_level = [rows[:, (1 << level) - 1 : (2 << level) - 1].ravel() for level in range(trees.depth)]
     tables = [
-        _array("float", f"splits_{i}", map(_float, rows.ravel().tolist())),
-        _array("float", f"leaves_{i}", map(_float, leaf_weight.ravel().tolist())),
+        _array("float", f"splits_{i}", map(_float, np.concatenate(by_level).tolist())),
+        _array("float", f"leaves_{i}", map(_float, trees.leaf_weight.ravel().tolist())),
     ]
-    gamma = np.float32(member.trees.gamma)
+    gamma = np.float32(member.gamma)
     function = text.TRAVERSAL.format(
         i=i,
         n_trees=m,
-        n_splits=n_splits,
-        depth=n_splits.bit_length(),
+        depth=trees.depth,
         width=_width(p),
-        minor=member.trees.activation,
+        minor=member.activation,
         half=_float(gamma / np.float32(2)),
         inverse=_float(np.float32(1) / gamma),
-        scale=_double(arrays["score_scale"]),
+        rounder=_double(member.rounder),
     )
     return "\n".join([*tables, function])
 
@@ -219,16 +229,16 @@ def _lookup(model: Model, name: str) -> str:
     return "\n".join([*parts, text.LOOKUP.format(name=name, cases="\n".join(cases))])
 
 
-def _predict(model: Model, name: str, head: dict[str, Any]) -> str:
+def _predict(model: Model, folded: list[FoldedMember], name: str, head: dict[str, Any]) -> str:
     encodings = model.preprocessor.encodings
     names = list(encodings)
-    offset = np.sum([folded_member(member)["offset"].astype(np.float64) for member in model.members], axis=0)
+    offset = np.sum([member.offset.astype(np.float64) for member in folded], axis=0)
     steps = []
     for e, encoding_name in enumerate(names):
         readers = [i for i, member in enumerate(model.members) if member.encoding == encoding_name]
         if readers:
             steps.append(f"    encode_{e}(base, x);")
-            steps += [f"    add_trees_{i}(x, scores);" for i in readers]
+            steps += [f"    add_trees_{i}_{g}(x, scores);" for i in readers for g in range(len(folded[i].groups))]
     return text.PREDICT.format(
         name=name,
         upper=name.upper(),

@@ -36,9 +36,10 @@ int {name}_category_code(int column, const char *label);
 PREAMBLE = """\
 /* Prediction of a softwood model; {stem}.h says how to call it. Compile as C99 without -ffast-math.
  *
- * A split is a sum of products in float, taken in one fixed order: eight partial sums, added as a binary tree of
- * neighbours; leaves are summed in 64-bit fixed point. Where the compiler fuses no multiplication with an addition
- * (gcc -std=c99; else -ffp-contract=off), every row takes the same way as in Python, to the last bit. */
+ * A split is a sum of products in float, taken in one fixed order: eight partial sums, of which those four apart are
+ * added first, then those two apart. The share of a leaf in a score is rounded so that sums of shares are exact. Where
+ * the compiler fuses no multiplication with an addition (gcc -std=c99; else -ffp-contract=off), every row takes the
+ * same way as in Python, to the last bit. */
 #include "{stem}.h"
 
 #include <float.h>
@@ -49,7 +50,7 @@ PREAMBLE = """\
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-enum {{ N_SCORES = {n_scores}, LANES = 8 }};
+enum {{ N_SCORES = {n_scores}, LANES = 8, BATCH = {batch} }};
 """
 
 AS_FLOAT = """\
@@ -103,109 +104,198 @@ FEATURE_LOOP = """\
 {body}    }}
 """
 
-_STANDARDISED = """\
+# What stands for $ in a feature: r is centred, and scaled unless the weights do that.
+FEATURE = """\
+        const float feature = r - mean_@[f];
+        const float held = feature > bound_@[f] ? bound_@[f] : feature < -bound_@[f] ? -bound_@[f] : feature;
+"""
+SCALED_FEATURE = """\
         const float feature = (r - mean_@[f]) * scale_@[f];
         const float held = feature > 1e6f ? 1e6f : feature < -1e6f ? -1e6f : feature;
 """
 
 FEATURES = {
-    "linear": f"""\
+    "linear": """\
         const float r = v;
-{_STANDARDISED}        x[f] = isnan(v) ? 0.0f : held;
+$        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "soft_clip": f"""\
+    "soft_clip": """\
         const float free = (v - start_@[f]) * rate_@[f];
         const float z = free > 1e6f ? 1e6f : free < -1e6f ? -1e6f : free;
         const float r = z / sqrtf(1.0f + (z / 3.0f) * (z / 3.0f));
-{_STANDARDISED}        x[f] = isnan(v) ? 0.0f : held;
+$        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "ramp": f"""\
+    "ramp": """\
         const float free = (v - start_@[f]) * rate_@[f];
         const float r = free > 1.0f ? 1.0f : free < 0.0f ? 0.0f : free;
-{_STANDARDISED}        x[f] = isnan(v) ? 0.0f : held;
+$        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "level": f"""\
+    "level": """\
         const float r = v == start_@[f] ? 1.0f : 0.0f;
-{_STANDARDISED}        x[f] = isnan(v) ? 0.0f : held;
+$        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "missing": f"""\
+    "missing": """\
         const float r = isnan(v) ? 1.0f : 0.0f;
-{_STANDARDISED}        x[f] = held;
+$        x[f] = held;
 """,
 }
 
+# Four numbers at once where the compiler can, else one; code after this is written for either.
+NUMBERS = """\
+#if defined(__GNUC__) && !defined(ONE_AT_A_TIME)
+typedef float reals __attribute__((vector_size(16)));
+typedef int ints __attribute__((vector_size(16)));
+static inline ints is_negative(reals v) { return v < (reals){0}; } /* -1 or 0 */
+static inline reals positive_part(reals v) { return (reals)((ints)v & (v > (reals){0})); }
+static inline reals magnitude(reals v) { return (reals)((ints)v & 0x7fffffff); }
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+typedef float reals;
+typedef int ints;
+static inline ints is_negative(reals v) { return -(v < 0.0f); }
+static inline reals positive_part(reals v) { return v > 0.0f ? v : 0.0f; }
+static inline reals magnitude(reals v) { return fabsf(v); }
+#define PREFETCH(address) ((void)(address))
+#endif
+enum { STEP = sizeof(reals) / sizeof(float) };
+
+static inline reals load(const float *from) {
+    reals v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+"""
+
+# Probability of the less likely side of a split.
 ACTIVATIONS = {
     "smooth_step": """\
-/* Probability of the less likely side of a split. */
-static float smooth_step(float abs_t, float half, float inverse) {
-    const float s = abs_t < half ? (half - abs_t) * inverse : 0.0f;
+static inline reals smooth_step(reals abs_t, float half, float inverse) {
+    const reals s = positive_part(half - abs_t) * inverse;
     return s * s * (3.0f - 2.0f * s);
 }
 """,
     "smoother_step": """\
-/* Probability of the less likely side of a split. */
-static float smoother_step(float abs_t, float half, float inverse) {
-    const float s = abs_t < half ? (half - abs_t) * inverse : 0.0f;
+static inline reals smoother_step(reals abs_t, float half, float inverse) {
+    const reals s = positive_part(half - abs_t) * inverse;
     return s * s * s * (10.0f + s * (6.0f * s - 15.0f));
 }
 """,
     "logistic": """\
-/* Probability of the less likely side of a split. */
-static float logistic(float abs_t, float half, float inverse) {
+static inline reals logistic(reals abs_t, float half, float inverse) {
+    float e[STEP];
+    memcpy(e, &abs_t, sizeof abs_t);
     (void)half;
-    const float e = expf(-abs_t * inverse);
-    return e / (1.0f + e);
+    for (int i = 0; i < (int)STEP; ++i) {
+        e[i] = expf(-e[i] * inverse);
+        e[i] = e[i] / (1.0f + e[i]);
+    }
+    return load(e);
 }
 """,
 }
 
 TRAVERSAL_START = """\
+#if defined(__GNUC__) && !defined(ONE_AT_A_TIME)
+static inline float split_value(const float *w, const float *x, int width) {
+    reals near = load(w) * load(x), far = load(w + 4) * load(x + 4);
+    for (int f = LANES; f < width; f += LANES) {
+        near += load(w + f) * load(x + f);
+        far += load(w + f + 4) * load(x + f + 4);
+    }
+    near += far;
+    return (near[0] + near[2]) + (near[1] + near[3]);
+}
+#else
 static float split_value(const float *w, const float *x, int width) {
     float sums[LANES];
     for (int i = 0; i < LANES; ++i) sums[i] = w[i] * x[i];
     for (int f = LANES; f < width; f += LANES) {
         for (int i = 0; i < LANES; ++i) sums[i] += w[f + i] * x[f + i];
     }
-    for (int n = LANES / 2; n >= 1; n /= 2) {
-        for (int i = 0; i < n; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
-    }
-    return sums[0];
+    for (int i = 0; i < 4; ++i) sums[i] += sums[i + 4];
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
+#endif
+
+/* Nodes of one level that the row reaches, and the probabilities with which it does. */
+struct reached {
+    int count, node[2 * BATCH + 4];
+    float probability[2 * BATCH + 4];
+};
 """
 
 TRAVERSAL = """\
-/* Children of node i are 2i + 1 and 2i + 2. The less likely side of a split waits on the stack, if it is reached. */
-static void add_trees_{i}(const float *x, double *scores) {{
-    long long sums[N_SCORES] = {{0}};
-    for (int tree = 0; tree < {n_trees}; ++tree) {{
-        const float *splits = splits_{i} + (long)tree * {n_splits} * {width};
-        const float *leaves = leaves_{i} + (long)tree * ({n_splits} + 1) * N_SCORES;
-        int waiting_node[{depth}];
-        float waiting_probability[{depth}];
-        int n_waiting = 0, node = 0;
-        float probability = 1.0f;
-        for (;;) {{
-            while (node < {n_splits}) {{
-                const float t = split_value(splits + (long)node * {width}, x, {width});
-                const float minor = probability * {minor}(fabsf(t), {half}, {inverse});
-                const int left = 2 * node + 1;
-                if (minor != 0.0f) {{
-                    waiting_node[n_waiting] = t < 0.0f ? left : left + 1;
-                    waiting_probability[n_waiting++] = minor;
-                }}
-                node = t < 0.0f ? left + 1 : left;
-                probability -= minor;
-            }}
-            const float *leaf = leaves + (long)(node - {n_splits}) * N_SCORES;
-            for (int c = 0; c < N_SCORES; ++c) {{
-                sums[c] += (long long)((double)probability * (double)leaf[c] * {scale});
-            }}
-            if (n_waiting == 0) break;
-            node = waiting_node[--n_waiting];
-            probability = waiting_probability[n_waiting];
+/* From the last n nodes of a level to those below. Of two children the likelier one is always reached: it takes its
+ * parent's place. The other is added at the end if it is. */
+static void follow_{i}(const float *splits, const float *x, struct reached *level, int n, struct reached *next) {{
+    int *node = level->node + level->count - n, other[BATCH + 4];
+    float *probability = level->probability + level->count - n, t[BATCH + 4], minor[BATCH + 4];
+    level->count -= n;
+    for (int j = 0; j < n; ++j) t[j] = split_value(splits + (long)node[j] * {width}, x, {width});
+    for (int j = n; j < n + 4; ++j) t[j] = probability[j] = 0.0f, node[j] = 0;
+    for (int j = 0; j < n; j += STEP) {{
+        ints parent, child;
+        const reals value = load(t + j), arrived = load(probability + j);
+        const reals part = arrived * {minor}(magnitude(value), {half}, {inverse}), rest = arrived - part;
+        memcpy(&parent, node + j, sizeof parent);
+        child = 2 * parent - is_negative(value);
+        memcpy(next->node + j, &child, sizeof child);
+        memcpy(next->probability + j, &rest, sizeof rest);
+        child = 4 * parent + 1 - child;
+        memcpy(other + j, &child, sizeof child);
+        memcpy(minor + j, &part, sizeof part);
+    }}
+    next->count = n;
+    for (int j = 0; j < n; ++j) {{
+        next->node[next->count] = other[j];
+        next->probability[next->count] = minor[j];
+        next->count += minor[j] != 0.0f;
+    }}
+}}
+
+static void add_leaves_{i}(const struct reached *leaves, double *sums) {{
+    for (int j = 0; j < leaves->count; ++j) {{
+        const float *leaf = leaves_{i} + (long)leaves->node[j] * N_SCORES;
+        for (int c = 0; c < N_SCORES; ++c) {{
+            sums[c] += ((double)leaves->probability[j] * (double)leaf[c] + {rounder}) - {rounder};
         }}
     }}
-    for (int c = 0; c < N_SCORES; ++c) scores[c] += (double)sums[c] * (1.0 / {scale});
+}}
+
+/* Splits stand level by level, in a level tree by tree; children of node i are 2i and 2i + 1 of the next level. Nodes
+ * are followed many at a time, because one by one each would wait for the one before; the deepest first, so that lists
+ * stay short. */
+static void add_trees_{i}(const float *x, double *scores) {{
+    struct reached levels[{depth} + 1];
+    double sums[N_SCORES] = {{0}};
+    for (int first = 0; first < {n_trees}; first += BATCH) {{
+        const int n_trees = {n_trees} - first < BATCH ? {n_trees} - first : BATCH;
+        for (int j = 0; j < n_trees; ++j) {{
+            levels[0].node[j] = first + j;
+            levels[0].probability[j] = 1.0f;
+        }}
+        levels[0].count = n_trees;
+        for (int level = 0; level >= 0;) {{
+            const int n = levels[level].count < BATCH ? levels[level].count : BATCH;
+            if (n == 0) {{
+                --level;
+                continue;
+            }}
+            const float *splits = splits_{i} + ((1L << level) - 1) * {n_trees} * {width};
+            follow_{i}(splits, x, &levels[level], n, &levels[level + 1]);
+            if (++level < {depth}) {{
+                splits += (1L << (level - 1)) * {n_trees} * {width};
+                for (int j = 0; j < levels[level].count; ++j) {{
+                    const float *row = splits + (long)levels[level].node[j] * {width};
+                    PREFETCH(row);
+                    PREFETCH(row + 16);
+                }}
+            }} else {{
+                add_leaves_{i}(&levels[level--], sums);
+            }}
+        }}
+    }}
+    for (int c = 0; c < N_SCORES; ++c) scores[c] += sums[c];
 }}
 """
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from softwood.encoding import LARGEST_FEATURE, LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
 from softwood.export import ExportError
-from softwood.model import Model, ModelMember
-from softwood.predictor import LINKS, base_columns, folded_member, is_plain, native_head
+from softwood.folding import FoldedMember, TreeGroup, fold_member, folded_encoding
+from softwood.model import Model
+from softwood.predictor import LINKS, base_columns, is_plain, native_head
 from softwood.preprocess import CALENDAR_PARTS
 
 if TYPE_CHECKING:
@@ -38,9 +39,11 @@ def onnx_graph(model: Model) -> ModelProto:
     graph = _Graph()
     inputs, base = _base_matrix(graph, model)
     encoded = {name: _inputs(graph, base, e) for name, e in model.preprocessor.encodings.items()}
-    total = graph.constant(np.sum([folded_member(m)["offset"].astype(np.float64) for m in model.members], axis=0))
-    for member in model.members:
-        total = graph("Add", total, _member_scores(graph, encoded[member.encoding], member))
+    folded = [fold_member(member, model.preprocessor.encodings[member.encoding]) for member in model.members]
+    total = graph.constant(np.sum([member.offset.astype(np.float64) for member in folded], axis=0))
+    for member, weights in zip(model.members, folded, strict=True):
+        for trees in weights.groups:
+            total = graph("Add", total, _scores(graph, encoded[member.encoding], weights, trees))
     scores = graph("Div", total, graph.constant(np.float64(len(model.members))))
     outputs = _head(graph, model, scores)
     found = helper.make_graph(graph.nodes, "softwood", inputs, outputs, graph.constants)
@@ -186,6 +189,7 @@ def _calendar_part(graph: _Graph, seconds: str, part: str) -> str:
 def _inputs(graph: _Graph, base: str, encoding: Encoding) -> str:
     """Inputs of the trees [n, p] in float; the kinds are those of `softwood.encoding`."""
     pieces = []
+    bound = folded_encoding(encoding).get("bound")
     for kind in (LINEAR, SOFT_CLIP, RAMP, LEVEL, MISSING):
         chosen = np.flatnonzero(encoding.kind == kind)
         if not len(chosen):
@@ -205,10 +209,12 @@ def _inputs(graph: _Graph, base: str, encoding: Encoding) -> str:
             r = graph.cast(graph("Equal", x, graph.constant(encoding.start[chosen])), np.float32)
         elif kind == MISSING:
             r = graph.cast(is_missing, np.float32)
-        scaled = graph(
-            "Mul", graph("Sub", r, graph.constant(encoding.mean[chosen])), graph.constant(encoding.scale[chosen])
-        )
-        feature = graph.clip(scaled, -_LARGEST, _LARGEST)
+        feature = graph("Sub", r, graph.constant(encoding.mean[chosen]))
+        if bound is not None:
+            feature = graph("Max", graph("Min", feature, graph.constant(bound[chosen])), graph.constant(-bound[chosen]))
+        else:
+            scaled = graph("Mul", feature, graph.constant(encoding.scale[chosen]))
+            feature = graph.clip(scaled, -_LARGEST, _LARGEST)
         if kind != MISSING:
             feature = graph("Where", is_missing, graph.constant(np.float32(0)), feature)
         pieces.append(feature)
@@ -218,17 +224,15 @@ def _inputs(graph: _Graph, base: str, encoding: Encoding) -> str:
 # Trees and head -----------------------------------------------------------------------------------------------------
 
 
-def _member_scores(graph: _Graph, x: str, member: ModelMember) -> str:
-    """Sum of a member's trees [n, k] in double."""
-    arrays = folded_member(member)
-    split_weight, split_bias, leaf_weight = (arrays[key] for key in ("split_weight", "split_bias", "leaf_weight"))
+def _scores(graph: _Graph, x: str, member: FoldedMember, trees: TreeGroup) -> str:
+    """Sum of some trees of a member [n, k] in double."""
+    split_weight, split_bias, leaf_weight, depth = trees.split_weight, trees.split_bias, trees.leaf_weight, trees.depth
     m, n_leaves, k = leaf_weight.shape
-    depth = n_leaves.bit_length() - 1
     levels = [slice((1 << level) - 1, (2 << level) - 1) for level in range(depth)]
     weight = np.concatenate([split_weight[:, nodes].reshape(-1, split_weight.shape[2]) for nodes in levels])
     bias = np.concatenate([split_bias[:, nodes].ravel() for nodes in levels])
     t = graph("Add", graph("MatMul", x, graph.constant(np.ascontiguousarray(weight.T))), graph.constant(bias))
-    minor = _minor(graph, graph("Abs", t), member.trees.activation, np.float32(member.trees.gamma))
+    minor = _minor(graph, graph("Abs", t), member.activation, np.float32(member.gamma))
     major = graph("Sub", graph.constant(np.float32(1)), minor)
     is_negative = graph("Less", t, graph.constant(np.float32(0)))
     sizes = [m << level for level in range(depth)]
