@@ -48,14 +48,16 @@ def write_file(path: Path, n_rows: int, n_columns: int) -> None:
 
 
 def read_pieces(path: Path) -> Iterator[Any]:
-    """Record batches of a file."""
+    """Record batches of a file, in small blocks: pyarrow reads up to 32 of them ahead."""
     import pyarrow.csv
     import pyarrow.parquet
 
     if path.suffix == ".parquet":
-        yield from pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=PIECE_ROWS)
+        file = pyarrow.parquet.ParquetFile(path, pre_buffer=False)
+        yield from file.iter_batches(batch_size=PIECE_ROWS, use_threads=False)
     else:
-        yield from pyarrow.csv.open_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=1 << 25))
+        options = pyarrow.csv.ReadOptions(block_size=1 << 22, use_threads=False)
+        yield from pyarrow.csv.open_csv(path, read_options=options)
 
 
 def status(key: str) -> float:

@@ -4,7 +4,7 @@ Both networks share the body: two 3x3 convolutions of f and 2f filters, 2x2 max 
 CNN-Dense goes on with wide dense layers; CNN-TEL with one narrow dense layer and a tree ensemble.
 
     pip install 'softwood[torch,cli]'
-    python examples/cnn_mnist.py --dataset fashion-mnist --epochs 5
+    python examples/cnn_mnist.py --dataset fashion-mnist
     python examples/cnn_mnist.py --data my/folder/with/the/four/idx/files --head tel
 
 The test set is read once, at the end. To compare settings use --validation, which holds out the last 10,000 training
@@ -136,7 +136,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--gamma", type=float, default=3.0)
     parser.add_argument("--dense-layers", type=int, default=2, help="of CNN-Dense, before its output layer")
     parser.add_argument("--dense-units", type=int, default=512)
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seeds", type=int, default=1, help="repetitions, with seeds 0, 1, ...")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -104,6 +105,22 @@ def train(args: argparse.Namespace) -> None:
             print(f"epoch {epoch} loss {loss_sum / n_rows:.4f} accuracy {n_hits / n_rows:.4f}", flush=True)
 
 
+def join_group(timeout: float) -> None:
+    """Meet the other ranks, under a name that is new with each start.
+
+    torchrun keeps one store for all starts. Without the prefix, a rank that is started again may find the address of a
+    worker that is dead, and wait for it.
+    """
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore(f"start {os.environ['TORCHELASTIC_RESTART_COUNT']}", store),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=timeout),
+    )
+
+
 def main() -> None:
     """Read the command line; write shards, or train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -116,11 +133,12 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=10)
     parser.add_argument("--depth", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for other ranks before giving up")
     args = parser.parse_args()
     if args.write_demo_shards:
         write_demo_shards(args.shards, args.write_demo_shards)
         return
-    dist.init_process_group("gloo")
+    join_group(args.timeout)
     try:
         train(args)
     finally:

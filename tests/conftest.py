@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,10 @@ collect_ignore = ["keras_checks.py"]
 settings.register_profile("full", max_examples=150, deadline=None, derandomize=True)
 settings.register_profile("quick", max_examples=40, deadline=None, derandomize=True)
 settings.load_profile(os.environ.get("SOFTWOOD_TEST_PROFILE", "full"))
+
+
+# A shell starts jobs in the background with Ctrl-C ignored, and they inherit it: tests that send one would never end.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass

@@ -130,9 +130,9 @@ def uses_native_kernels(layer, x, monkeypatch) -> bool:
         calls.append(args)
         return real(*args, **kwargs)
 
-    real = ops.forward
+    real = ops.unchecked_forward  # of which ops.forward, too, makes use
     with monkeypatch.context() as patch:
-        patch.setattr(ops, "forward", forward)
+        patch.setattr(ops, "unchecked_forward", forward)
         layer(x)
     return bool(calls)
 

@@ -129,3 +129,21 @@ def test_gradients_and_tapes_describe_themselves(make_problem):
     gradients = ops.backward(problem.grad_output, *problem.arrays, tape=tape)
     assert repr(gradients) == "Gradients(x=(2, 5), split_weight=(4, 7, 5), leaf_weight=(4, 8, 3), split_bias=None)"
     assert "activation=smooth_step" in repr(tape)
+
+
+@pytest.mark.parametrize("look_at_rows", [False, True])
+def test_reused_gradients_forget_the_rows_of_the_step_before(make_problem, look_at_rows):
+    problem = make_problem(d=7, spread=5.0, bias=True)
+    options = {**problem.options, "needs": ("split_weight", "split_bias", "leaf_weight")}
+    gradients = ops.backward(problem.grad_output, *problem.arrays, **options)
+    if look_at_rows:
+        assert len(gradients.split_rows) > 1
+        assert len(gradients.leaf_rows) > 1
+    x, *weights = problem.arrays
+    grad_output = problem.grad_output[:1]
+    reused = ops.backward(grad_output, -x[:1], *weights, **options, out=gradients)
+    fresh = ops.backward(grad_output, -x[:1], *weights, **options)
+    for a, b in zip(reused, fresh, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(reused.split_rows, fresh.split_rows)
+    np.testing.assert_array_equal(reused.leaf_rows, fresh.leaf_rows)

@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from softwood.torch import TreeEnsemble  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "torch_ddp.py"
-N_EPOCHS = 12
+TIME_LIMIT = 300  # seconds; ten times what it takes on two free cores
+N_EPOCHS = 20
 N_STEPS = 5
 N_ROWS = 24
 
@@ -44,22 +47,47 @@ def train(model, rank, world_size):
         optimizer.step()
 
 
-def torchrun(*arguments):
+def torchrun(log, *arguments, watch=lambda text: None):
+    """Run two workers and return what they print, which also goes through `watch`; never longer than TIME_LIMIT.
+
+    They write to a file: a pipe would keep its reader waiting for as long as any worker that was left over holds it.
+    """
     options = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", *map(str, arguments))
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *options],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *options],
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    deadline = time.monotonic() + TIME_LIMIT
+    try:
+        while process.poll() is None:
+            assert time.monotonic() < deadline, f"not done after {TIME_LIMIT} s:\n{log.read_text()}"
+            watch(log.read_text())
+            time.sleep(0.02)
+    finally:
+        if process.poll() is None:
+            stop(process)
+    text = log.read_text()
+    assert process.returncode == 0, text
+    return text
+
+
+def stop(process):
+    """End torchrun, which ends its workers if it is asked and not killed."""
+    process.terminate()
+    try:
+        process.wait(timeout=45)  # it gives its workers 30 s
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout=10)
 
 
 def test_two_processes_get_the_weights_of_one(tmp_path):
     path = tmp_path / "weights.pt"
-    process = torchrun(__file__, path)
-    log, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, log
+    torchrun(tmp_path / "log", __file__, path)
     network = make_network()
     start = [parameter.detach().clone() for parameter in network.parameters()]
     train(network, rank=0, world_size=1)
@@ -70,29 +98,31 @@ def test_two_processes_get_the_weights_of_one(tmp_path):
 
 def run_example(shards, checkpoint, *, kill):
     """Run the example; with `kill`, end rank 1 after some epochs, as a machine that runs out of memory does."""
+    killed = []
+
+    def kill_rank_1(text):
+        started = re.search(r"rank 1 pid (\d+) starts at epoch 0\n", text)
+        if kill and not killed and started and re.search(r"^epoch 3 .*\n", text, re.MULTILINE):
+            os.kill(int(started[1]), signal.SIGKILL)
+            killed.append(started[1])
+
     options = ("--max-restarts", 1, EXAMPLE, "--shards", shards, "--checkpoint", checkpoint, "--epochs", N_EPOCHS)
-    process = torchrun(*options)
-    log, victim = "", None
-    for line in process.stdout:
-        log += line
-        if started := re.search(r"rank 1 pid (\d+) starts at epoch 0$", line):
-            victim = int(started[1])
-        if kill and line.startswith("epoch 5 ") and victim:
-            os.kill(victim, signal.SIGKILL)
-            kill = False
-    assert process.wait(timeout=60) == 0, log
-    return log
+    text = torchrun(checkpoint.with_suffix(".log"), *options, watch=kill_rank_1)
+    assert bool(killed) == kill
+    return text
 
 
 def test_example_resumes_after_a_killed_worker(tmp_path):
     pytest.importorskip("pyarrow")
     shards = tmp_path / "shards"
-    subprocess.run([sys.executable, EXAMPLE, "--write-demo-shards", "2", "--shards", shards], check=True)
+    subprocess.run(
+        [sys.executable, EXAMPLE, "--write-demo-shards", "2", "--shards", shards], check=True, timeout=TIME_LIMIT
+    )
     assert len(list(shards.glob("*.parquet"))) == 2
     undisturbed = run_example(shards, tmp_path / "undisturbed.pt", kill=False)
     killed = run_example(shards, tmp_path / "killed.pt", kill=True)
     assert "starts at epoch 0" in killed
-    assert int(re.findall(r"rank 0 pid \d+ starts at epoch (\d+)", killed)[-1]) >= 5
+    assert int(re.findall(r"rank 0 pid \d+ starts at epoch (\d+)", killed)[-1]) >= 3
     accuracy = float(re.search(rf"epoch {N_EPOCHS - 1} .* accuracy (\S+)", undisturbed)[1])
     assert accuracy > 0.95
     expected, resumed = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("undisturbed", "killed"))
@@ -102,7 +132,7 @@ def test_example_resumes_after_a_killed_worker(tmp_path):
 
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     model = make_network()
     train(DistributedDataParallel(model), dist.get_rank(), dist.get_world_size())
     if dist.get_rank() == 0:

@@ -38,7 +38,7 @@ def test_image_example_trains_both_networks(image_folder):
     output = image_folder / "out.json"
     options = "--filters 4 --dense-units 320 --epochs 3 --batch-size 50 --threads 1"
     command = [sys.executable, EXAMPLE, "--data", image_folder, "--json", output, *options.split()]
-    run = subprocess.run(command, capture_output=True, text=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     assert "Results on the test images" in run.stdout
     results = {row["model"]: row for row in json.loads(output.read_text())["results"]}

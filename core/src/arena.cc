@@ -6,6 +6,10 @@
 #include <mutex>
 #include <new>
 
+#if !defined(_WIN32)
+#include <pthread.h>
+#endif
+
 namespace softwood {
 
 struct Arena::Slab {
@@ -68,10 +72,13 @@ class SlabPool {
 };
 
 // Never destroyed: arenas of threads may outlive static objects at exit.
-SlabPool& pool() {
-  static SlabPool* const instance = new SlabPool;
-  return *instance;
-}
+SlabPool& pool = *new SlabPool;
+
+#if !defined(_WIN32)
+// Held while the process forks, so that the child's copy is whole and free.
+[[maybe_unused]] const int fork_handlers =
+    pthread_atfork([] { pool.mutex().lock(); }, [] { pool.mutex().unlock(); }, [] { pool.mutex().unlock(); });
+#endif
 
 }  // namespace
 
@@ -81,7 +88,7 @@ void* Arena::allocate_bytes(std::size_t n_bytes) {
     const std::size_t wanted = std::max(n_bytes + kAlignment, slab_ == nullptr ? kFirstSlab : 2 * slab_->capacity);
     // Doubling ends at the largest slab that the pool keeps, unless one allocation needs more.
     const std::size_t capacity = std::bit_ceil(std::max(n_bytes + kAlignment, std::min(wanted, kLargestKept)));
-    Slab* slab = static_cast<Slab*>(pool().take(capacity));
+    Slab* slab = static_cast<Slab*>(pool.take(capacity));
     *slab = {slab_, capacity, kAlignment};
     slab_ = slab;
     n_bytes_ += capacity;
@@ -97,7 +104,7 @@ void Arena::release(Mark mark) {
   while (slab_ != mark.slab) {
     Slab* previous = slab_->previous;
     n_bytes_ -= slab_->capacity;
-    pool().give(slab_, slab_->capacity);
+    pool.give(slab_, slab_->capacity);
     slab_ = previous;
   }
   if (slab_ != nullptr) slab_->used = mark.used;

@@ -34,7 +34,8 @@ class Backward {
   void run(const Frontier<T>* root) {
     const std::int64_t p = ensemble_.n_features, k = ensemble_.n_outputs;
     if (gradients_.x != nullptr) {
-      for (std::int64_t i = 0; i < n_ * p; ++i) gradients_.x[i] = 0;
+      grad_x_ = scratch_.allocate<T>(n_ * x_.row_stride);
+      for (std::int64_t i = 0; i < n_ * x_.row_stride; ++i) grad_x_[i] = 0;
     }
     grad_columns_ = scratch_.allocate<T>(k * padded_);
     for (std::int64_t j = 0; j < k; ++j) {
@@ -47,6 +48,11 @@ class Backward {
       for (std::int64_t i = 0; i < padded_; ++i) certain[tree * padded_ + i] = i < n_ ? T(1) : T(0);
     }
     ascend(*root, certain, scratch_.allocate<T>(ensemble_.n_trees * padded_));
+    if (gradients_.x != nullptr) {
+      for (std::int64_t i = 0; i < n_; ++i) {
+        __builtin_memcpy(gradients_.x + i * p, grad_x_ + i * x_.row_stride, std::size_t(p) * sizeof(T));
+      }
+    }
   }
 
  private:
@@ -79,15 +85,45 @@ class Backward {
     const std::int64_t k = ensemble_.n_outputs;
     const T* leaves = ensemble_.leaf_weight + frontier.code_begin * k;
     gemm<T>(
-        frontier.n_codes, padded_, k, [&](std::int64_t i) { return leaves + i * k; }, 1, grad_columns_, padded_,
-        write_to<T>([&](std::int64_t i) { return expected + i * padded_; }));
+        frontier.n_codes, padded_, k, [&](std::int64_t i) { return leaves + i * k; }, 1,
+        Strided<T>{grad_columns_, padded_}, write_to<T>([&](std::int64_t i) { return expected + i * padded_; }));
     if (gradients_.leaf_weight == nullptr) return;
     T* grad_leaves = gradients_.leaf_weight + frontier.code_begin * k;
-    gemm<T>(
-        frontier.n_codes, k, n_, [&](std::int64_t i) { return probability + i * padded_; }, 1, grad_output_,
-        grad_stride_, add_to<T>([&](std::int64_t i) { return grad_leaves + i * k; }));
+    if (2 * k <= kLanes<T>) {
+      add_few_outputs(frontier.n_codes, probability, grad_leaves);
+    } else {
+      gemm<T>(
+          frontier.n_codes, k, n_, [&](std::int64_t i) { return probability + i * padded_; }, 1,
+          Strided<T>{grad_output_, grad_stride_}, add_to<T>([&](std::int64_t i) { return grad_leaves + i * k; }));
+    }
     for (std::int64_t i = 0; i < frontier.n_codes; ++i) {
       gradients_.leaf_marked[frontier.code_begin + i] |= any_reached(probability + i * padded_);
+    }
+  }
+
+  // dL/do of a range of leaves where the outputs would fill only a part of a vector: samples lie along the vectors.
+  void add_few_outputs(std::int64_t n_codes, const T* probability, T* grad_leaves) const {
+    constexpr int W = kLanes<T>, G = kPart<T>;
+    const std::int64_t k = ensemble_.n_outputs;
+    for (std::int64_t code = 0; code < n_codes; code += G) {
+      const T* rows[G];
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) rows[g] = probability + (code + g < n_codes ? code + g : code) * padded_;
+      for (std::int64_t c = 0; c < k; ++c) {
+        const T* column = grad_columns_ + c * padded_;
+        Vector<T> sums[G] = {};
+        for (std::int64_t i = 0; i < padded_; i += W) {
+          const Vector<T> factor = load(column + i);
+#pragma GCC unroll 4
+          for (int g = 0; g < G; ++g) sums[g] += factor * load(rows[g] + i);
+        }
+        const Vector<T> parts = sum_parts<T>(sums);
+        for (int g = 0; g < G && code + g < n_codes; ++g) {
+          T total = 0;
+          for (int part = g; part < W; part += G) total += parts[part];
+          grad_leaves[(code + g) * k + c] += total;
+        }
+      }
     }
   }
 
@@ -144,7 +180,8 @@ class Backward {
     const auto row = [&](std::int64_t i) { return split_row(ensemble_, frontier.level, frontier.code_begin + i); };
     if (gradients_.split_weight != nullptr) {
       gemm<T>(
-          frontier.n_codes, p, n_, [&](std::int64_t i) { return grad_t + i * padded_; }, 1, x_.data, x_.row_stride,
+          frontier.n_codes, p, n_, [&](std::int64_t i) { return grad_t + i * padded_; }, 1,
+          Strided<T>{x_.data, x_.row_stride},
           add_to<T>([&](std::int64_t i) { return gradients_.split_weight + row(i) * p; }));
     }
     for (std::int64_t i = 0; i < frontier.n_codes; ++i) {
@@ -155,18 +192,13 @@ class Backward {
         gradients_.split_bias[row(i)] += sum<T>(total);
       }
     }
-    if (gradients_.x == nullptr) return;
-    // The rows of a range are neighbours only inside one tree.
-    for (std::int64_t begin = 0; begin < frontier.n_codes;) {
-      const std::int64_t tree = (frontier.code_begin + begin) >> frontier.level;
-      const std::int64_t tree_end = ((tree + 1) << frontier.level) - frontier.code_begin;
-      const std::int64_t end = tree_end < frontier.n_codes ? tree_end : frontier.n_codes;
-      const T* from = grad_t + begin * padded_;
-      gemm<T>(
-          n_, p, end - begin, [&](std::int64_t i) { return from + i; }, padded_,
-          ensemble_.split_weight + row(begin) * p, p, add_to<T>([&](std::int64_t i) { return gradients_.x + i * p; }));
-      begin = end;
-    }
+    if (grad_x_ == nullptr) return;
+    const T** weights = scratch_.allocate<const T*>(frontier.n_codes);
+    for (std::int64_t i = 0; i < frontier.n_codes; ++i) weights[i] = ensemble_.split_weight + row(i) * p;
+    gemm<T>(
+        n_, p, frontier.n_codes, [&](std::int64_t i) { return grad_t + i; }, padded_,
+        [&](std::int64_t i) { return weights[i]; },
+        add_to<T>([&](std::int64_t i) { return grad_x_ + i * x_.row_stride; }));
   }
 
   // The pairs of a dense range with dL/dt != 0, as a list whose `probability` holds dL/dt.
@@ -232,7 +264,7 @@ class Backward {
 
   // Expectations of a list at the leaves, <dL/dT, o_l>, and the leaves' gradients.
   void list_leaves(const List<T>& list, T* expected) {
-    with_few_outputs(ensemble_.n_outputs, [&](auto few) {
+    with_small(ensemble_.n_outputs, [&](auto few) {
       const std::int64_t k = few() != 0 ? few() : ensemble_.n_outputs;
       const std::int64_t count = list.count;
       const Integer<T>* const codes = list.code;
@@ -268,26 +300,70 @@ class Backward {
 
   // Gradients from a list of (node, sample, dL/dt), grouped by node.
   void add_list(int level, const List<T>& list) {
-    const std::int64_t p = ensemble_.n_features;
     const T* grad_t = list.probability;
     for (std::int64_t begin = 0, end; begin < list.count; begin = end) {
       for (end = begin + 1; end < list.count && list.code[end] == list.code[begin];) ++end;
       const std::int64_t row = split_row(ensemble_, level, list.code[begin]);
       if (gradients_.split_marked != nullptr) gradients_.split_marked[row] = 1;
-      if (gradients_.split_weight != nullptr) {
-        add_rows(gradients_.split_weight + row * p, grad_t + begin, end - begin,
-                 [&](std::int64_t j) { return x_.row(list.sample[begin + j]); });
-      }
       if (gradients_.split_bias != nullptr) {
         T total = 0;
         for (std::int64_t j = begin; j < end; ++j) total += grad_t[j];
         gradients_.split_bias[row] += total;
       }
-      if (gradients_.x != nullptr) {
-        const T* weights = ensemble_.split_weight + row * p;
-        for (std::int64_t j = begin; j < end; ++j) {
-          add_rows(gradients_.x + list.sample[j] * p, grad_t + j, 1, [&](std::int64_t) { return weights; });
+    }
+    with_small(vectors_in<T>(ensemble_.n_features), [&](auto few) { add_entries<few()>(level, list); });
+  }
+
+  // The part of add_list that goes through features. Rows have kVectors vectors, or any number if that is 0.
+  template <int kVectors>
+  void add_entries(int level, const List<T>& list) {
+    constexpr int W = kLanes<T>;
+    const std::int64_t p = ensemble_.n_features, count = list.count, stride = x_.row_stride;
+    const Tail<T> tail = tail_of<T>(p);
+    const Integer<T>* const codes = list.code;
+    const Integer<T>* const samples = list.sample;
+    const T* const grad_t = list.probability;
+    T* const grad_w = gradients_.split_weight;
+    T* const grad_x = grad_x_;
+    for (std::int64_t j = 0; j < count;) {
+      const Integer<T> code = codes[j];
+      const std::int64_t offset = split_row(ensemble_, level, std::int64_t(code)) * p;
+      const T* weights = ensemble_.split_weight + offset;
+      if constexpr (kVectors == 0) {
+        const std::int64_t begin = j;
+        while (j < count && codes[j] == code) ++j;
+        if (grad_w != nullptr) {
+          add_rows(grad_w + offset, grad_t + begin, j - begin,
+                   [&](std::int64_t i) { return x_.row(samples[begin + i]); });
         }
+        if (grad_x == nullptr) continue;
+        for (std::int64_t i = begin; i < j; ++i) {
+          add_rows(grad_x + samples[i] * stride, grad_t + i, 1, [&](std::int64_t) { return weights; });
+        }
+      } else {
+        Vector<T> w[kVectors], sums[kVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          w[v] = v < kVectors - 1 ? load(weights + v * W) : load(weights + v * W, tail);
+          sums[v] = Vector<T>{};
+        }
+        do {
+          const Vector<T> factor = broadcast<T>(grad_t[j]);
+          const T* x = x_.data + samples[j] * stride;
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) sums[v] += factor * load(x + v * W);
+          if (grad_x != nullptr) {
+            T* to = grad_x + samples[j] * stride;
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v) store(to + v * W, load(to + v * W) + factor * w[v]);
+          }
+        } while (++j < count && codes[j] == code);
+        if (grad_w == nullptr) continue;
+        T* to = grad_w + offset;
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors - 1; ++v) store(to + v * W, load(to + v * W) + sums[v]);
+        constexpr int last = (kVectors - 1) * W;
+        store(to + last, load(to + last, tail) + sums[kVectors - 1], tail);
       }
     }
   }
@@ -329,6 +405,7 @@ class Backward {
   const Gradients<T>& gradients_;
   Arena& scratch_;
   const std::int64_t n_, padded_;
+  T* grad_x_ = nullptr;        // [n, features padded as those of x]
   T* grad_columns_ = nullptr;  // [k, padded]
 };
 

@@ -111,9 +111,11 @@ class Forward {
       start = bias;
     }
     const auto finish = write_to<T>([t = frontier.t, padded = padded_](std::int64_t i) { return t + i * padded; });
+    // A tile begins at column * p; the product adds `column` itself.
     for (std::int64_t column = 0; column < padded_; column += kTileRows) {
-      gemm_column<T, kTileVectors, false>(frontier.n_codes, column, p, weights, 1, unit_.x_tiles + column * p,
-                                          kTileRows, start, Tail<T>(1), finish);
+      gemm_column<T, kTileVectors, false>(frontier.n_codes, column, p, weights, 1,
+                                          Strided<T>{unit_.x_tiles + column * (p - 1), kTileRows}, start, Tail<T>(1),
+                                          finish);
     }
   }
 
@@ -171,7 +173,10 @@ class Forward {
   // From a list of some level down to the leaves.
   void finish_list(int level, List<T>* list) const {
     for (; level < ensemble_.depth; ++level, list = list->next) {
-      const Bounds bounds = list_split_values(ensemble_, unit_.x, level, hard_edge(ensemble_), *list);
+      Bounds bounds;
+      with_small(vectors_in<T>(ensemble_.n_features), [&](auto few) {
+        bounds = list_split_values<T, few()>(ensemble_, unit_.x, level, hard_edge(ensemble_), *list);
+      });
       if (bounds.has_nan) {
         for (std::int64_t j = 0; j < list->count; ++j) {
           if (list->t[j] != list->t[j]) poison(list->sample[j]);
@@ -196,7 +201,7 @@ class Forward {
       T* transposed = scratch_.template allocate<T>(k * padded_);
       const T* leaves = ensemble_.leaf_weight + frontier.code_begin * k;  // a leaf's row in the group is its code
       gemm<T>(
-          k, padded_, frontier.n_codes, [&](std::int64_t j) { return leaves + j; }, k, probability, padded_,
+          k, padded_, frontier.n_codes, [&](std::int64_t j) { return leaves + j; }, k, Strided<T>{probability, padded_},
           write_to<T>([&](std::int64_t j) { return transposed + j * padded_; }));
       for (std::int64_t i = 0; i < n_; ++i) {
         for (std::int64_t j = 0; j < k; ++j) output_[i * k + j] += transposed[j * padded_ + i];

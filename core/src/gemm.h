@@ -1,14 +1,22 @@
 // The one matrix product that all dense work is made of: with sums over i,
 //
-//     finish(r, c, sum of a[r][i * a_step] * b[i * b_stride + c])    for all rows r and vectors of columns c
+//     finish(r, c, sum of a_row(r)[i * a_step] * b_row(i)[c])    for all rows r and vectors of columns c
 //
-// Rows of `a` are found by a function of r, so that they may lie anywhere; `a` is read value by value and broadcast,
-// `b` by vectors. A tile of sums stays in registers until `finish` takes it.
+// Rows are found by functions, so that they may lie anywhere; `a` is read value by value and broadcast, `b` by vectors.
+// A tile of sums stays in registers until `finish` takes it.
 #pragma once
 
 #include "simd.h"
 
 namespace softwood::SOFTWOOD_ISA {
+
+// Rows one after the other, as a function.
+template <typename T>
+struct Strided {
+  const T* first;
+  std::int64_t stride;
+  SOFTWOOD_INLINE const T* operator()(std::int64_t i) const { return first + i * stride; }
+};
 
 // Rows and vectors of a register tile: enough independent sums to hide the latency of multiply-add, and few enough for
 // the registers (16 vectors up to AVX2, 32 from AVX-512 on).
@@ -16,10 +24,10 @@ inline constexpr int kTileHeight = kVectorBytes == 64 ? 8 : 6;
 inline constexpr int kTileVectors = 2;
 
 // A tile of R rows and C vectors. `start`, if not null, holds the first terms by row.
-template <typename T, int R, int C, bool kHasTail, typename ARow, typename Finish>
+template <typename T, int R, int C, bool kHasTail, typename ARow, typename BRow, typename Finish>
 SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64_t n_terms, const ARow& a_row,
-                               std::int64_t a_step, const T* b, std::int64_t b_stride, const T* start,
-                               const Tail<T>& tail, const Finish& finish) {
+                               std::int64_t a_step, const BRow& b_row, const T* start, const Tail<T>& tail,
+                               const Finish& finish) {
   constexpr int W = kLanes<T>;
   const T* a[R];
   Vector<T> sums[R][C];
@@ -29,7 +37,8 @@ SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) sums[r][c] = start != nullptr ? broadcast<T>(start[row + r]) : Vector<T>{};
   }
-  for (std::int64_t i = 0; i < n_terms; ++i, b += b_stride) {
+  for (std::int64_t i = 0; i < n_terms; ++i) {
+    const T* b = b_row(i) + column;
     Vector<T> columns[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) columns[c] = kHasTail && c == C - 1 ? load(b + c * W, tail) : load(b + c * W);
@@ -66,25 +75,24 @@ SOFTWOOD_INLINE void gemm_tile_of_height(std::int64_t height, Arguments&&... arg
 }
 
 // All rows of one column of tiles, in tiles of about equal height: low ones would not hide the latency.
-template <typename T, int C, bool kHasTail, typename ARow, typename Finish>
+template <typename T, int C, bool kHasTail, typename ARow, typename BRow, typename Finish>
 inline void gemm_column(std::int64_t n_rows, std::int64_t column, std::int64_t n_terms, const ARow& a_row,
-                        std::int64_t a_step, const T* b, std::int64_t b_stride, const T* start, const Tail<T>& tail,
+                        std::int64_t a_step, const BRow& b_row, const T* start, const Tail<T>& tail,
                         const Finish& finish) {
   for (std::int64_t row = 0, height; row < n_rows; row += height) {
     const std::int64_t n_tiles = (n_rows - row + kTileHeight - 1) / kTileHeight;
     height = (n_rows - row + n_tiles - 1) / n_tiles;
-    gemm_tile_of_height<T, C, kHasTail>(height, row, column, n_terms, a_row, a_step, b, b_stride, start, tail, finish);
+    gemm_tile_of_height<T, C, kHasTail>(height, row, column, n_terms, a_row, a_step, b_row, start, tail, finish);
   }
 }
 
-template <typename T, typename ARow, typename Finish>
+template <typename T, typename ARow, typename BRow, typename Finish>
 inline void gemm(std::int64_t n_rows, std::int64_t n_columns, std::int64_t n_terms, const ARow& a_row,
-                 std::int64_t a_step, const T* b, std::int64_t b_stride, const Finish& finish) {
+                 std::int64_t a_step, const BRow& b_row, const Finish& finish) {
   constexpr int W = kLanes<T>, C = kTileVectors;
   const Tail<T> tail(n_columns % W);
   const auto columns = [&](auto n_vectors, auto has_tail, std::int64_t column) {
-    gemm_column<T, n_vectors(), has_tail()>(n_rows, column, n_terms, a_row, a_step, b + column, b_stride, nullptr, tail,
-                                            finish);
+    gemm_column<T, n_vectors(), has_tail()>(n_rows, column, n_terms, a_row, a_step, b_row, nullptr, tail, finish);
   };
   constexpr std::integral_constant<int, 1> one;
   constexpr std::integral_constant<int, 2> two;

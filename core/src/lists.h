@@ -64,23 +64,54 @@ struct Appender {
   }
 };
 
+// Calls body(std::integral_constant<int, n>) for an n from 1 to 4, which is worth unrolling, else with 0.
+template <typename Body>
+SOFTWOOD_INLINE void with_small(std::int64_t n, Body&& body) {
+  switch (n) {
+    case 1:
+      return body(std::integral_constant<int, 1>{});
+    case 2:
+      return body(std::integral_constant<int, 2>{});
+    case 3:
+      return body(std::integral_constant<int, 3>{});
+    case 4:
+      return body(std::integral_constant<int, 4>{});
+    default:
+      return body(std::integral_constant<int, 0>{});
+  }
+}
+
+// Vectors in a row of p features; `tail` stands for the last one, which may be whole.
+template <typename T>
+SOFTWOOD_INLINE std::int64_t vectors_in(std::int64_t p) {
+  return (p + kLanes<T> - 1) / kLanes<T>;
+}
+template <typename T>
+SOFTWOOD_INLINE Tail<T> tail_of(std::int64_t p) {
+  return Tail<T>((p - 1) % kLanes<T> + 1);
+}
+
 // t = <w, x> of kPart pairs of rows, summed inside 128-bit parts (see simd.h): more rows at a time would not leave
-// enough registers for their addresses. Where all pairs share a node, its weights are loaded once.
-template <typename T, bool kOneNode>
-SOFTWOOD_INLINE Vector<T> dot_parts(const T* const (&w)[kPart<T>], const T* const (&x)[kPart<T>], std::int64_t p,
-                                    const Tail<T>& tail) {
+// enough registers for their addresses. Where all pairs share a node, its weights are loaded once. Rows have kVectors
+// vectors, or `n_vectors` if that is 0.
+template <typename T, bool kOneNode, int kVectors>
+SOFTWOOD_INLINE Vector<T> dot_parts(const T* const (&w)[kPart<T>], const T* const (&x)[kPart<T>],
+                                    std::int64_t n_vectors, const Tail<T>& tail) {
   constexpr int W = kLanes<T>;
   Vector<T> sums[kPart<T>] = {};
-  std::int64_t f = 0;
-  for (; f + W <= p; f += W) {
-    const Vector<T> shared = load(w[0] + f);
+  const auto add = [&](std::int64_t f, auto load_weights) {
+    const Vector<T> shared = load_weights(w[0] + f);
 #pragma GCC unroll 4
-    for (int j = 0; j < kPart<T>; ++j) sums[j] += (kOneNode ? shared : load(w[j] + f)) * load(x[j] + f);
-  }
-  if (f < p) {
-    const Vector<T> shared = load(w[0] + f, tail);
+    for (int j = 0; j < kPart<T>; ++j) sums[j] += (kOneNode ? shared : load_weights(w[j] + f)) * load(x[j] + f);
+  };
+  const auto whole = [](const T* from) { return load(from); };
+  if constexpr (kVectors > 0) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kPart<T>; ++j) sums[j] += (kOneNode ? shared : load(w[j] + f, tail)) * load(x[j] + f);
+    for (int v = 0; v < kVectors - 1; ++v) add(v * W, whole);
+    add((kVectors - 1) * W, [&](const T* from) { return load(from, tail); });
+  } else {
+    for (std::int64_t v = 0; v < n_vectors - 1; ++v) add(v * W, whole);
+    add((n_vectors - 1) * W, [&](const T* from) { return load(from, tail); });
   }
   return sum_parts<T>(sums);
 }
@@ -122,8 +153,8 @@ struct Bounds {
   bool has_nan;
 };
 
-// Fills list.t. A split value at or beyond `edge` routes to one side only.
-template <typename T>
+// Fills list.t. A split value at or beyond `edge` routes to one side only. kVectors as for dot_parts.
+template <typename T, int kVectors>
 inline Bounds list_split_values(const Ensemble<T>& ensemble, const Rows<T>& x, int level, T edge, List<T>& list) {
   constexpr int W = kLanes<T>;
   const std::int64_t p = ensemble.n_features, count = list.count;
@@ -133,7 +164,8 @@ inline Bounds list_split_values(const Ensemble<T>& ensemble, const Rows<T>& x, i
   const Integer<T>* const samples = list.sample;
   T* const values = list.t;
   const std::int32_t p32 = std::int32_t(p), stride32 = std::int32_t(x.row_stride);
-  const Tail<T> tail(p % W);
+  const Tail<T> tail = tail_of<T>(p);
+  const std::int64_t n_vectors = vectors_in<T>(p);
   const LevelRows<T> rows(ensemble, level);
   const bool prefetch = (ensemble.n_trees << level) * p * std::int64_t(sizeof(T)) > kPrefetchBytes;
   // With few entries a node, asking whether neighbours share it costs more (a branch missed) than loading weights
@@ -160,8 +192,8 @@ inline Bounds list_split_values(const Ensemble<T>& ensemble, const Rows<T>& x, i
         w[i] = weights + w_offset[g * kPart<T> + i];
         features[i] = x.data + x_offset[g * kPart<T> + i];
       }
-      groups[g] = long_runs && w[0] == w[kPart<T> - 1] ? dot_parts<T, true>(w, features, p, tail)
-                                                       : dot_parts<T, false>(w, features, p, tail);
+      groups[g] = long_runs && w[0] == w[kPart<T> - 1] ? dot_parts<T, true, kVectors>(w, features, n_vectors, tail)
+                                                       : dot_parts<T, false, kVectors>(w, features, n_vectors, tail);
     }
     Vector<T> t = add_parts<T>(groups);
     if (bias != nullptr) {
@@ -199,27 +231,10 @@ inline void partition(const Act& activation, const Bounds& bounds, List<T>& list
   pad_list(next);
 }
 
-// Calls body(std::integral_constant<int, k>) for the small k that are worth unrolling, else with 0.
-template <typename Body>
-SOFTWOOD_INLINE void with_few_outputs(std::int64_t k, Body&& body) {
-  switch (k) {
-    case 1:
-      return body(std::integral_constant<int, 1>{});
-    case 2:
-      return body(std::integral_constant<int, 2>{});
-    case 3:
-      return body(std::integral_constant<int, 3>{});
-    case 4:
-      return body(std::integral_constant<int, 4>{});
-    default:
-      return body(std::integral_constant<int, 0>{});
-  }
-}
-
 // output[sample] += probability * leaf, for a list at the leaves.
 template <typename T>
 inline void list_output(const Ensemble<T>& ensemble, const List<T>& leaves, T* output) {
-  with_few_outputs(ensemble.n_outputs, [&](auto few) {
+  with_small(ensemble.n_outputs, [&](auto few) {
     const std::int64_t k = few() != 0 ? few() : ensemble.n_outputs;
     for (std::int64_t j = 0; j < leaves.count; ++j) {
       const T* leaf = ensemble.leaf_weight + leaves.code[j] * k;

@@ -99,7 +99,7 @@ SOFTWOOD_INLINE T sum(Vector<T> v) {
   return total;
 }
 
-// The first `count` lanes (1 to kLanes - 1) of a vector: the end of a row whose length is no multiple of the lanes.
+// The first `count` lanes of a vector: the end of a row whose length need not be a multiple of the lanes.
 // Nothing beyond them is read or written.
 template <typename T>
 struct Tail {
@@ -154,6 +154,7 @@ SOFTWOOD_INLINE void store(T* to, Vector<T> v, const Tail<T>& tail) {
     _mm512_mask_storeu_pd(to, __mmask8(tail.mask), v);
 #else
   // By halves, quarters and so on: AVX2's masked store takes dozens of cycles on some processors.
+  if (tail.count == kLanes<T>) return store(to, v);
   const char* from = reinterpret_cast<const char*>(&v);
   char* target = reinterpret_cast<char*>(to);
   if constexpr (kLanes<T> > 4) {

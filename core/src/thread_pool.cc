@@ -1,10 +1,15 @@
 // One list of open calls, one condition variable for sleeping workers. A call is a counter of tasks that its caller and
 // at most `n_threads - 1` workers draw from; it lives on the caller's stack, who leaves only when no worker is inside.
+//
+// To wake a sleeping thread takes as long as a small call, so whoever has nothing to do looks around for a moment
+// first: the steps of a training loop follow each other faster than that. The moment is short, because a thread that
+// only looks takes time from other processes.
 #include "softwood/thread_pool.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
@@ -25,6 +30,28 @@ namespace {
 
 constexpr int kMaxThreads = 1024;  // against a typo in the environment, not a limit of the design
 
+constexpr auto kMoment = std::chrono::microseconds(50);
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+// Looks for a moment whether a condition comes true.
+template <typename Condition>
+void look_for(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + kMoment;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (condition()) return;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+}
+
 struct Call {
   Call(const std::function<void(std::int64_t)>& task, std::int64_t n_tasks, int seats)
       : task(task), n_tasks(n_tasks), seats(seats) {}
@@ -32,9 +59,9 @@ struct Call {
   const std::function<void(std::int64_t)>& task;
   const std::int64_t n_tasks;
   std::atomic<std::int64_t> next{0};
-  // Guarded by the pool's mutex.
-  int seats;       // workers that may still join
-  int inside = 0;  // workers that joined and have not left
+  // Written under the pool's mutex.
+  int seats;                   // workers that may still join
+  std::atomic<int> inside{0};  // workers that joined and have not left
   std::exception_ptr failure;
   std::condition_variable last_left;
 
@@ -56,24 +83,30 @@ struct Call {
 class Pool {
  public:
   void run(Call& call) {
-    const int n_wanted = call.seats;  // read before the workers can see the call
+    int n_to_wake = call.seats;  // read before the workers can see the call
     {
       std::lock_guard lock(mutex_);
-      start_workers(n_wanted);
-      if (n_workers_ > 0) open_.push_back(&call);
+      start_workers(n_to_wake);
+      if (n_workers_ > 0) open(call);
+      n_to_wake = std::min(n_to_wake, n_asleep_);
     }
-    for (int i = 0; i < n_wanted; ++i) work_.notify_one();
+    for (int i = 0; i < n_to_wake; ++i) work_.notify_one();
     std::exception_ptr failure = call.run();
     std::unique_lock lock(mutex_);
-    std::erase(open_, &call);  // workers that come too late find it gone
-    call.last_left.wait(lock, [&] { return call.inside == 0; });
+    close(call);  // workers that come too late find it gone
+    if (call.inside != 0) {
+      lock.unlock();
+      look_for([&] { return call.inside.load(std::memory_order_relaxed) == 0; });
+      lock.lock();
+      call.last_left.wait(lock, [&] { return call.inside == 0; });
+    }
     if (!failure) failure = call.failure;
     lock.unlock();
     if (failure) std::rethrow_exception(failure);
   }
 
  private:
-  // The mutex is held. A system that refuses another thread leaves the caller with those it has.
+  // The mutex is held, here and below. A system that refuses another thread leaves the caller with those it has.
   void start_workers(int n_wanted) {
     try {
       for (; n_workers_ < n_wanted; ++n_workers_) std::thread([this] { work(); }).detach();
@@ -81,13 +114,30 @@ class Pool {
     }
   }
 
+  void open(Call& call) {
+    open_.push_back(&call);
+    n_open_.store(open_.size(), std::memory_order_relaxed);
+  }
+
+  void close(Call& call) {
+    std::erase(open_, &call);
+    n_open_.store(open_.size(), std::memory_order_relaxed);
+  }
+
   [[noreturn]] void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      work_.wait(lock, [&] { return !open_.empty(); });
+      if (open_.empty()) {
+        lock.unlock();
+        look_for([&] { return n_open_.load(std::memory_order_relaxed) != 0; });
+        lock.lock();
+        ++n_asleep_;
+        work_.wait(lock, [&] { return !open_.empty(); });
+        --n_asleep_;
+      }
       Call& call = *open_.front();
       ++call.inside;
-      if (--call.seats == 0) open_.pop_front();
+      if (--call.seats == 0) close(call);
       lock.unlock();
       std::exception_ptr failure = call.run();
       lock.lock();
@@ -99,7 +149,8 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable work_;
   std::deque<Call*> open_;  // calls with seats left, oldest first
-  int n_workers_ = 0;
+  std::atomic<std::size_t> n_open_{0};
+  int n_workers_ = 0, n_asleep_ = 0;
 };
 
 // Never destroyed: workers sleep in it until the process ends. A child after fork has none of its parent's workers and

@@ -43,6 +43,8 @@ N_BINS = 8
 MAX_RAMPS = 256
 # The most that a flag is scaled by: one that is set in a row of ten thousand would be 100 standard deviations high.
 MAX_FLAG_SCALE = 10.0
+# A feature is held within plus or minus this.
+LARGEST_FEATURE = 1e6
 # Means, spreads and quantiles of longer tables are taken from this many rows.
 _SAMPLE_ROWS = 200_000
 

@@ -45,13 +45,13 @@ _PARAMETERS = """
         Share of the inputs that a split may use, a fixed random choice for each split.
     n_members : int, default=6
         Ensembles trained side by side and averaged. 1 gives a single compact model.
-    learning_rate : float, default=0.004
+    learning_rate : float, default=0.008
         Adam's highest learning rate; it warms up over the first tenth of training and then falls to 0 as a half cosine.
     batch_size : int, default=64
         Rows a step.
-    max_epochs : int, default=50
+    max_epochs : int, default=25
         Passes over the training rows at most.
-    patience : int or None, default=15
+    patience : int or None, default=8
         Stop a member after this many epochs without a better validation loss. None trains on to `max_epochs`.
     validation_fraction : float or None, default=1/6
         Share of the rows that each member holds out (another part each) to choose its best epoch. None holds out
@@ -113,10 +113,10 @@ class _TreeEnsemble(BaseEstimator):
         activation: str = "smooth_step",
         max_features: float = 0.25,
         n_members: int = 6,
-        learning_rate: float = 0.004,
+        learning_rate: float = 0.008,
         batch_size: int = 64,
-        max_epochs: int = 50,
-        patience: int | None = 15,
+        max_epochs: int = 25,
+        patience: int | None = 8,
         validation_fraction: float | None = 1 / 6,
         l1: float | str = "auto",
         l2: float = 0.0,
@@ -364,10 +364,10 @@ class TreeEnsembleClassifier(ClassifierMixin, _TreeEnsemble):
         activation: str = "smooth_step",
         max_features: float = 0.25,
         n_members: int = 6,
-        learning_rate: float = 0.004,
+        learning_rate: float = 0.008,
         batch_size: int = 64,
-        max_epochs: int = 50,
-        patience: int | None = 15,
+        max_epochs: int = 25,
+        patience: int | None = 8,
         validation_fraction: float | None = 1 / 6,
         l1: float | str = "auto",
         l2: float = 0.0,

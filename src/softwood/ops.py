@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Collection, Iterator
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ __all__ = [
     "set_num_threads",
 ]
 
+TapeContents: TypeAlias = _core.TapeFloat32 | _core.TapeFloat64
+
 _GRADIENT_NAMES = ("x", "split_weight", "leaf_weight", "split_bias")
 _ALL = frozenset(_GRADIENT_NAMES)
 _ALL_BUT_BIAS = _ALL - {"split_bias"}
@@ -53,7 +55,7 @@ class Tape:
 
     __slots__ = ("_contents", "_made_with")
 
-    def __init__(self, contents: _core.TapeFloat32 | _core.TapeFloat64, made_with: tuple[Any, ...]) -> None:
+    def __init__(self, contents: TapeContents, made_with: tuple[Any, ...]) -> None:
         self._contents = contents
         self._made_with = made_with
 
@@ -78,7 +80,10 @@ class Gradients:
     reached. Handed back to `backward` as ``out``, its memory is used again.
     """
 
-    __slots__ = ("_leaf_marked", "_made_for", "_split_marked", "leaf_weight", "split_bias", "split_weight", "x")
+    __slots__ = (
+        "_leaf_marked", "_leaf_rows", "_made_for", "_split_marked", "_split_rows",
+        "leaf_weight", "split_bias", "split_weight", "x",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.x: FloatArray | None = None
@@ -87,6 +92,8 @@ class Gradients:
         self.split_bias: FloatArray | None = None
         self._split_marked: npt.NDArray[np.uint8] | None = None
         self._leaf_marked: npt.NDArray[np.uint8] | None = None
+        self._split_rows: npt.NDArray[np.intp] | None = None  # the marked ones, once they have been looked for
+        self._leaf_rows: npt.NDArray[np.intp] | None = None
         self._made_for: tuple[Any, ...] = ()  # split_weight's shape, leaf_weight's shape, dtype, wanted names
 
     def __iter__(self) -> Iterator[Any]:
@@ -101,12 +108,16 @@ class Gradients:
     @property
     def split_rows(self) -> npt.NDArray[np.intp]:
         """Rows of the gradient of the splits, tree * (2^d - 1) + node, where some sample was fractional; sorted."""
-        return _marked_rows(self._split_marked)
+        if self._split_rows is None:
+            self._split_rows = _marked_rows(self._split_marked)
+        return self._split_rows
 
     @property
     def leaf_rows(self) -> npt.NDArray[np.intp]:
         """Rows of the gradient of the leaves, tree * 2^d + leaf, that some sample reached; sorted."""
-        return _marked_rows(self._leaf_marked)
+        if self._leaf_rows is None:
+            self._leaf_rows = _marked_rows(self._leaf_marked)
+        return self._leaf_rows
 
     def _prepare(self, wanted: frozenset[str], n_rows: int, w: FloatArray, o: FloatArray) -> None:
         """Hold an array of zeros for each wanted name, and no other; `x` is overwritten and need not be zero."""
@@ -121,24 +132,30 @@ class Gradients:
     def _clear(self) -> None:
         """Set all rows to zero at the cost of the marked ones."""
         if self._split_marked is not None:
-            if self.split_weight is not None:
-                _core.clear_rows(self._split_marked, self.split_weight, self.split_bias)
-            elif self.split_bias is not None:
-                _core.clear_rows(self._split_marked, self.split_bias, None)
-        if self._leaf_marked is not None and self.leaf_weight is not None:
-            _core.clear_rows(self._leaf_marked, self.leaf_weight, None)
+            _clear_rows(self._split_marked, self._split_rows, self.split_weight, self.split_bias)
+        if self._leaf_marked is not None:
+            _clear_rows(self._leaf_marked, self._leaf_rows, self.leaf_weight, None)
+        self._split_rows = self._leaf_rows = None
 
     def _make_room(self, wanted: frozenset[str], w: FloatArray, o: FloatArray) -> None:
         # Zeros come from fresh pages, which cost nothing until a row of them is reached.
-        for name, shape in (("split_weight", w.shape), ("leaf_weight", o.shape), ("split_bias", w.shape[:2])):
-            if name not in wanted:
-                setattr(self, name, None)
-            elif getattr(self, name) is None:
-                setattr(self, name, np.zeros(shape, w.dtype))
+        shape, dtype = w.shape, w.dtype
+        if "split_weight" not in wanted:
+            self.split_weight = None
+        elif self.split_weight is None:
+            self.split_weight = np.zeros(shape, dtype)
+        if "leaf_weight" not in wanted:
+            self.leaf_weight = None
+        elif self.leaf_weight is None:
+            self.leaf_weight = np.zeros(o.shape, dtype)
+        if "split_bias" not in wanted:
+            self.split_bias = None
+        elif self.split_bias is None:
+            self.split_bias = np.zeros(shape[:2], dtype)
         if "x" not in wanted:
             self.x = None
-        if self._split_marked is None and wanted & {"split_weight", "split_bias"}:
-            self._split_marked = np.zeros(w.shape[:2], np.uint8)
+        if self._split_marked is None and ("split_weight" in wanted or "split_bias" in wanted):
+            self._split_marked = np.zeros(shape[:2], np.uint8)
         if self._leaf_marked is None and "leaf_weight" in wanted:
             self._leaf_marked = np.zeros(o.shape[:2], np.uint8)
 
@@ -234,15 +251,34 @@ def forward(
     threads = check_n_threads(n_threads)
     if check_finite:
         _require_finite(x)
-    n_trees, _, n_outputs = o.shape
-    output = np.empty((len(x), n_outputs) if sum_trees else (len(x), n_trees, n_outputs), w.dtype)
-    contents = None
-    if with_tape:
-        contents = _core.TapeFloat32() if w.dtype == np.float32 else _core.TapeFloat64()
-    _core.forward(x, w, o, b, code, width, bool(sum_trees), output, contents, threads)
+    output, contents = unchecked_forward(x, w, o, b, code, width, bool(sum_trees), threads, with_tape)
     if contents is None:
         return output
     return output, Tape(contents, _made_with(x, w, o, b, activation, width, sum_trees))
+
+
+def unchecked_forward(
+    x: FloatArray,
+    w: FloatArray,
+    o: FloatArray,
+    b: FloatArray | None,
+    activation: int,
+    gamma: float,
+    sum_trees: bool,
+    n_threads: int,
+    with_tape: bool,
+) -> tuple[FloatArray, TapeContents | None]:
+    """`forward` for layers that have checked their tensors in their own terms, and to which microseconds matter.
+
+    The arrays are C-contiguous, aligned and of one dtype. The core refuses shapes that do not match, in terser words.
+    """
+    n_trees, _, n_outputs = o.shape
+    output = np.empty((len(x), n_outputs) if sum_trees else (len(x), n_trees, n_outputs), w.dtype)
+    contents: TapeContents | None = None
+    if with_tape:
+        contents = _core.TapeFloat32() if w.dtype == np.float32 else _core.TapeFloat64()
+    _core.forward(x, w, o, b, activation, gamma, sum_trees, output, contents, n_threads)
+    return output, contents
 
 
 def backward(
@@ -311,14 +347,31 @@ def backward(
     if out is not None:
         _check_out(out, w, o)
     gradients = Gradients() if out is None else out
-    gradients._prepare(wanted, len(x), w, o)
-    _core.backward(
-        grad_output, x, w, o, b, code, width, bool(sum_trees),
-        None if tape is None else tape._contents,
-        gradients.x, gradients.split_weight, gradients.leaf_weight, gradients.split_bias,
-        gradients._split_marked, gradients._leaf_marked, threads,
-    )  # fmt: skip
+    contents = None if tape is None else tape._contents
+    unchecked_backward(grad_output, x, w, o, b, code, width, bool(sum_trees), threads, contents, wanted, gradients)
     return gradients
+
+
+def unchecked_backward(
+    grad_output: FloatArray,
+    x: FloatArray,
+    w: FloatArray,
+    o: FloatArray,
+    b: FloatArray | None,
+    activation: int,
+    gamma: float,
+    sum_trees: bool,
+    n_threads: int,
+    tape: TapeContents | None,
+    needs: frozenset[str],
+    out: Gradients,
+) -> None:
+    """`backward` for the callers of `unchecked_forward`; `out` is new, or of an earlier call for the same ensemble."""
+    out._prepare(needs, len(x), w, o)
+    _core.backward(
+        grad_output, x, w, o, b, activation, gamma, sum_trees, tape,
+        out.x, out.split_weight, out.leaf_weight, out.split_bias, out._split_marked, out._leaf_marked, n_threads,
+    )  # fmt: skip
 
 
 def reachability(
@@ -440,7 +493,22 @@ def _check_out(out: Gradients, w: FloatArray, o: FloatArray) -> None:
 
 
 def _marked_rows(marked: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.intp]:
-    return np.empty(0, np.intp) if marked is None else np.flatnonzero(marked.view(np.bool_))
+    rows = np.empty(0, np.intp) if marked is None else np.flatnonzero(marked.view(np.bool_))
+    rows.flags.writeable = False  # they decide what is cleared
+    return rows
+
+
+def _clear_rows(
+    marked: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp] | None, a: FloatArray | None, b: FloatArray | None
+) -> None:
+    """Set marked rows of `a` and `b` to zero, and the marks; known `rows` save a walk through all marks."""
+    first, second = (b, None) if a is None else (a, b)
+    if rows is None and first is not None:
+        _core.clear_rows(marked, first, second)
+    elif rows is not None:
+        for array in (a, b, marked):
+            if array is not None:
+                array.reshape(marked.size, -1)[rows] = 0
 
 
 def _warn_of_environment() -> None:

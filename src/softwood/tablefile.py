@@ -187,8 +187,12 @@ def _text_batches(path: str, separator: str, kinds: Mapping[str, str]) -> Iterat
     _check_columns(inferred.schema, path)
     types = {field.name: _type_for(kinds.get(field.name), field.type) for field in inferred.schema}
     given = {name: type_ for name, type_ in types.items() if type_ is not None}
+    # In one thread: more would read far ahead of whoever takes the batches, and hold it all in memory.
     yield from arrow_csv.open_csv(
-        path, parse_options=_parse_options(separator), convert_options=_convert_options(given)
+        path,
+        read_options=arrow_csv.ReadOptions(use_threads=False),
+        parse_options=_parse_options(separator),
+        convert_options=_convert_options(given),
     )
 
 
@@ -200,9 +204,9 @@ def _type_for(kind: str | None, inferred: pa.DataType) -> pa.DataType | None:
 
 
 def _parquet_batches(path: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    file = parquet.ParquetFile(path)
+    file = parquet.ParquetFile(path, pre_buffer=False)
     _check_columns(file.schema_arrow, path)
-    yield from file.iter_batches(batch_size=batch_rows)
+    yield from file.iter_batches(batch_size=batch_rows, use_threads=False)
 
 
 # Errors -------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softwood.encoding import LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
+from softwood.encoding import LARGEST_FEATURE, LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
 from softwood.export import ExportError
 from softwood.folding import FoldedMember, TreeGroup, fold_member, folded_encoding
 from softwood.model import Model
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
-_LARGEST = np.float32(1e6)  # as `softwood.encoding` says
+_LARGEST = np.float32(LARGEST_FEATURE)
 
 
 def onnx_graph(model: Model) -> ModelProto:

@@ -43,7 +43,7 @@ def apply(
     options: kernels.Options,
     sparse_grad: bool,
 ) -> Tensor:
-    """Apply the kernels to x [n, p]: plain CPU tensors of one dtype, float32 or float64; `ops` checks the rest."""
+    """Apply the kernels to checked, plain CPU tensors; x [n, p]."""
     if torch.is_grad_enabled() and (
         split_weight.requires_grad
         or leaf_weight.requires_grad
@@ -51,8 +51,7 @@ def apply(
         or (split_bias is not None and split_bias.requires_grad)
     ):
         return _apply_function(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
-    arrays = kernels.arrays_of(x, split_weight, leaf_weight, split_bias)
-    return torch.from_numpy(kernels.forward(arrays, options))
+    return kernels.forward(kernels.arrays_of(x, split_weight, leaf_weight, split_bias), options)[0]
 
 
 class NativeFunction(torch.autograd.Function):
@@ -78,7 +77,7 @@ class NativeFunction(torch.autograd.Function):
         ctx.save_for_backward(x, split_weight, leaf_weight, split_bias, carrier)
         ctx.options = options
         ctx.sparse_grad = sparse_grad
-        return torch.from_numpy(output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
@@ -95,47 +94,54 @@ class NativeFunction(torch.autograd.Function):
             found = operator.tree_ensemble_backward(grad_output, *tensors, *ctx.options, needed)
             return *operator.keep_needed(needed, found), None, None
         arrays, tape = getattr(carrier, "softwood", None) or (kernels.arrays_of(*tensors), None)
-        grad_array = grad_output.numpy(force=True)
         if ctx.sparse_grad:
-            return *_sparse_gradients(tensors[1], grad_array, arrays, ctx.options, needed, tape), None, None
-        gradients = kernels.backward(grad_array, arrays, ctx.options, needed, tape)
+            return *_sparse_gradients(tensors[1], grad_output, arrays, ctx.options, needed, tape), None, None
+        gradients = kernels.backward(grad_output, arrays, ctx.options, needed, tape=tape)
         return *[None if array is None else torch.from_numpy(array) for array in gradients], None, None
 
 
 # Function.apply without what it does for torch.func, which `is_plain_eager` has excluded: a tenth of the whole call.
 _apply_function = super(torch.autograd.Function, NativeFunction).apply
 
-# Memory for dense gradients that is zero but for marked rows, kept while the split weights it belongs to are alive.
+# For split weights, as long as they live: memory for dense gradients, zero but for marked rows, and sparse gradients
+# taken from it. Those are held until the next step because PyTorch, when it stores a gradient that nobody else holds,
+# forgets that its rows are in order, and SparseAdam would sort them again; the copy that it makes instead costs less.
 _scratch = WeakTensorKeyDictionary()
 
 
 def _sparse_gradients(
     split_weight: Tensor,
-    grad_output: np.ndarray,
-    arrays: Sequence[np.ndarray | None],
+    grad_output: Tensor,
+    arrays: Sequence[Any],
     options: kernels.Options,
     needed: Sequence[bool],
-    tape: ops.Tape | None,
+    tape: ops.TapeContents | None,
 ) -> list[Tensor | None]:
     """Return gradients that hold reached rows only, at a cost in proportion to them."""
-    found = kernels.backward(grad_output, arrays, options, needed, tape, out=_scratch.pop(split_weight, None))
+    out, _ = _scratch.pop(split_weight, (None, None))
+    found = kernels.backward(grad_output, arrays, options, needed, tape=tape, out=out)
     grad_x, grad_split, grad_leaf, grad_bias = found
     split_rows, leaf_rows = found.split_rows, found.leaf_rows
-    gradients = [
-        None if grad_x is None else torch.from_numpy(grad_x),
-        _reached_rows(grad_split, split_rows),
-        _reached_rows(grad_leaf, leaf_rows),
-        _reached_rows(grad_bias, split_rows),
+    sparse = [
+        None if grad_split is None else _reached_rows(grad_split, split_rows),
+        None if grad_leaf is None else _reached_rows(grad_leaf, leaf_rows),
+        None if grad_bias is None else _reached_rows(grad_bias, split_rows),
     ]
     found.x = None  # the caller owns it now: the next step must not write there
-    _scratch[split_weight] = found
-    return gradients
+    _scratch[split_weight] = found, sparse
+    return [None if grad_x is None else torch.from_numpy(grad_x), *sparse]
 
 
-def _reached_rows(gradient: np.ndarray | None, rows: np.ndarray) -> Tensor | None:
+def _reached_rows(gradient: np.ndarray, rows: np.ndarray) -> Tensor:
     """Copy rows of a [m, nodes, ...] gradient, counted through all trees, to a tensor sparse in trees and nodes."""
-    if gradient is None:
-        return None
-    indices = torch.from_numpy(np.stack(np.divmod(rows, gradient.shape[1])))
-    values = torch.from_numpy(gradient).flatten(0, 1).index_select(0, torch.from_numpy(rows))
-    return torch.sparse_coo_tensor(indices, values, gradient.shape, is_coalesced=True, check_invariants=False)
+    n_trees, n_nodes, *rest = gradient.shape
+    indices = np.empty((2, len(rows)), np.int64)
+    np.divmod(rows, n_nodes, out=(indices[0], indices[1]))
+    values = gradient.reshape(n_trees * n_nodes, *rest).take(rows, axis=0)
+    return torch.sparse_coo_tensor(
+        torch.from_numpy(indices),
+        torch.from_numpy(values),
+        gradient.shape,
+        is_coalesced=True,
+        check_invariants=False,
+    )

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.torch import dense, eager, kernels, operator
 
-MAX_DEPTH = 20
-ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
+SMALLEST_GAMMA, LARGEST_GAMMA = 1e-37, 1e37  # both have an inverse in float32
 IMPLEMENTATIONS = ("auto", "native", "dense")
 
 
@@ -73,8 +73,11 @@ def tree_ensemble(
             [1.0000]])
     """
     options = (activation, gamma, sum_trees)
-    # The way of most calls, within a few microseconds: what is not checked here is checked by `ops`.
-    if implementation in ("auto", "native") and _is_ready(x, split_weight, leaf_weight, split_bias):
+    if (
+        implementation in ("auto", "native")
+        and eager.is_plain_eager(x, split_weight, leaf_weight, split_bias)
+        and _are_valid(x, split_weight, leaf_weight, split_bias, activation, gamma)
+    ):
         return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
     device_type = x.device.type
     if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
@@ -117,23 +120,41 @@ def reachable_leaves(
     return leaves.reshape(*x.shape[:-1], leaves.shape[-1])
 
 
-def _is_ready(x: Tensor, split_weight: Tensor, leaf_weight: Tensor, split_bias: Tensor | None) -> bool:
-    """Return whether the kernels can take the tensors as they are; nothing is refused here.
+def _are_valid(
+    x: Tensor, split_weight: Tensor, leaf_weight: Tensor, split_bias: Tensor | None, activation: str, gamma: float
+) -> bool:
+    """Return whether the kernels can take the arguments as they are: all that `_check` asks, in a few microseconds.
 
-    Autocast need not be asked: it would cast half precision only, which is not ready anyway.
+    False is no verdict: other devices, leading dimensions and half precision are welcome, too, but take another way.
     """
     dtype = x.dtype
-    return (
-        eager.is_plain_eager(x, split_weight, leaf_weight, split_bias)
-        and x.ndim == 2
-        and (dtype is torch.float32 or dtype is torch.float64)
+    if not (
+        (dtype is torch.float32 or dtype is torch.float64)
         and dtype is split_weight.dtype
         and dtype is leaf_weight.dtype
         and x.is_cpu
         and split_weight.is_cpu
         and leaf_weight.is_cpu
-        and (split_bias is None or (split_bias.is_cpu and dtype is split_bias.dtype))
-        and x.shape[-1] == split_weight.shape[-1]
+        and activation in ACTIVATIONS
+        and SMALLEST_GAMMA <= gamma <= LARGEST_GAMMA
+        and x.ndim == 2
+        and split_weight.ndim == 3
+        and leaf_weight.ndim == 3
+    ):
+        return False
+    n_trees, n_splits, n_features = split_weight.shape
+    n_leaf_trees, n_leaves, n_outputs = leaf_weight.shape
+    return (
+        x.shape[1] == n_features > 0
+        and n_leaf_trees == n_trees > 0
+        and n_leaves == n_splits + 1
+        and 0 < n_splits < 1 << MAX_DEPTH
+        and not n_splits & n_leaves
+        and n_outputs > 0
+        and (
+            split_bias is None
+            or (dtype is split_bias.dtype and split_bias.is_cpu and tuple(split_bias.shape) == (n_trees, n_splits))
+        )
     )
 
 
@@ -239,8 +260,16 @@ def _check(
     _check_shapes(x, split_weight, leaf_weight, split_bias)
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}; got {activation!r}")
-    if not 0.0 < gamma < float("inf"):
-        raise ValueError(f"gamma must be a positive number, the width of the soft band; got {gamma}")
+    check_gamma(gamma)
+
+
+def check_gamma(gamma: float) -> None:
+    """Refuse a width of the soft band without an inverse in float32."""
+    if not SMALLEST_GAMMA <= gamma <= LARGEST_GAMMA:
+        raise ValueError(
+            f"gamma must be a number between {SMALLEST_GAMMA} and {LARGEST_GAMMA}, the width of the soft band; "
+            f"got {gamma}: 1.0 is a good start"
+        )
 
 
 def _check_shapes(x: Tensor, split_weight: Tensor, leaf_weight: Tensor | None, split_bias: Tensor | None) -> None:
@@ -257,7 +286,9 @@ def _check_shapes(x: Tensor, split_weight: Tensor, leaf_weight: Tensor | None, s
         raise ValueError(
             f"x must have {n_features} features in its last dimension, as split_weight has; got shape {_shape(x)}"
         )
-    if leaf_weight is not None and (leaf_weight.ndim != 3 or tuple(leaf_weight.shape[:2]) != (n_trees, n_leaves)):
+    if leaf_weight is not None and (
+        leaf_weight.ndim != 3 or tuple(leaf_weight.shape[:2]) != (n_trees, n_leaves) or leaf_weight.shape[2] < 1
+    ):
         raise ValueError(
             f"leaf_weight must be [{n_trees}, {n_leaves}, out_features], a leaf more than split_weight has splits; "
             f"got shape {_shape(leaf_weight)}"

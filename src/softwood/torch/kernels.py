@@ -1,4 +1,4 @@
-"""Calls of the native kernels on CPU tensors: tensors become arrays here, and options are handed on to `softwood.ops`.
+"""Calls of the native kernels on CPU tensors that have been checked: tensors become arrays here.
 
 No autograd and no choice of implementation: `eager` and `operator` are the two doors that lead here.
 """
@@ -6,6 +6,7 @@ No autograd and no choice of implementation: `eager` and `operator` are the two 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from softwood import ops
+from softwood.arguments import ACTIVATIONS
 
 Options: TypeAlias = tuple[str, float, bool]  # activation, gamma, sum_trees
 
@@ -24,55 +26,51 @@ def n_threads() -> int:
     return min(torch.get_num_threads(), ops.get_num_threads())
 
 
-def arrays_of(*tensors: Tensor | None) -> list[np.ndarray | None]:
-    """Return the tensors' memory as arrays; `ops` copies what is not laid out as it needs."""
-    return [None if tensor is None else tensor.numpy(force=True) for tensor in tensors]
+def array_of(tensor: Tensor) -> np.ndarray:
+    """Return the tensor's memory as an array, or a copy where it is not laid out as the kernels need."""
+    array = tensor.numpy(force=True)
+    return array if array.flags.carray else np.require(array, requirements=("C", "A"))
 
 
-def forward(arrays: Sequence[np.ndarray | None], options: Options, *, with_tape: bool = False) -> Any:
-    """Return the output for x, split_weight, leaf_weight and split_bias as an array, with the tape if asked for."""
+def arrays_of(*tensors: Tensor | None) -> list[Any]:
+    """Return the tensors as arrays; None stays None."""
+    return [None if tensor is None else array_of(tensor) for tensor in tensors]
+
+
+def forward(arrays: Sequence[Any], options: Options, *, with_tape: bool = False) -> tuple[Tensor, Any]:
+    """Return the output for x, split_weight, leaf_weight and split_bias, and the tape if asked for."""
     x, split_weight, leaf_weight, split_bias = arrays
     activation, gamma, sum_trees = options
-    return ops.forward(  # type: ignore[call-overload]
-        x,
-        split_weight,
-        leaf_weight,
-        split_bias=split_bias,
-        activation=activation,
-        gamma=gamma,
-        sum_trees=sum_trees,
-        n_threads=n_threads(),
-        with_tape=with_tape,
-        check_finite=False,
+    code = ACTIVATIONS[activation]
+    output, tape = ops.unchecked_forward(
+        x, split_weight, leaf_weight, split_bias, code, gamma, bool(sum_trees), n_threads(), with_tape
     )
+    return torch.from_numpy(output), tape
 
 
 def backward(
-    grad_output: np.ndarray | None,
-    arrays: Sequence[np.ndarray | None],
+    grad_output: Tensor,
+    arrays: Sequence[Any],
     options: Options,
     needed: Sequence[bool],
-    tape: ops.Tape | None = None,
+    *,
+    tape: ops.TapeContents | None = None,
     out: ops.Gradients | None = None,
 ) -> ops.Gradients:
     """Return the gradients of those of x, split_weight, leaf_weight and split_bias that are needed."""
     x, split_weight, leaf_weight, split_bias = arrays
     activation, gamma, sum_trees = options
-    return ops.backward(
-        grad_output,
-        x,
-        split_weight,
-        leaf_weight,
-        split_bias=split_bias,
-        activation=activation,
-        gamma=gamma,
-        sum_trees=sum_trees,
-        needs=[name for name, is_needed in zip(_NAMES, needed, strict=True) if is_needed],
-        tape=tape,
-        out=out,
-        n_threads=n_threads(),
-        check_finite=False,
-    )
+    gradients = ops.Gradients() if out is None else out
+    ops.unchecked_backward(
+        array_of(grad_output), x, split_weight, leaf_weight, split_bias, ACTIVATIONS[activation], gamma,
+        bool(sum_trees), n_threads(), tape, _names_of(tuple(needed)), gradients,
+    )  # fmt: skip
+    return gradients
+
+
+@cache
+def _names_of(needed: tuple[bool, ...]) -> frozenset[str]:
+    return frozenset(name for name, is_needed in zip(_NAMES, needed, strict=True) if is_needed)
 
 
 def reachable_leaves(

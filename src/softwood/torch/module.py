@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softwood.torch.functional import ACTIVATIONS, IMPLEMENTATIONS, MAX_DEPTH, reachable_leaves, tree_ensemble
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
+from softwood.torch.functional import IMPLEMENTATIONS, check_gamma, reachable_leaves, tree_ensemble
 
 PAPER_BOUND = 0.01
 INITS = ("paper", "scaled")
@@ -127,8 +128,7 @@ class TreeEnsemble(nn.Module):
                 f"{n_numbers * dtype.itemsize / 2**30:,.1f} GiB, and their gradients as much again: use more trees of "
                 "less depth"
             )
-        if not 0.0 < self.gamma < float("inf"):
-            raise ValueError(f"gamma must be a positive number, the width of the soft band; got {self.gamma}")
+        check_gamma(self.gamma)
         for name, options in (("activation", ACTIVATIONS), ("implementation", IMPLEMENTATIONS), ("init", INITS)):
             if getattr(self, name) not in options:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}; got {getattr(self, name)!r}")

@@ -35,7 +35,7 @@ def tree_ensemble(
 ) -> Tensor:
     """Return the output of the ensemble, [n, k] or [n, m, k]."""
     arrays = kernels.arrays_of(x, split_weight, leaf_weight, split_bias)
-    return torch.from_numpy(kernels.forward(arrays, (activation, gamma, sum_trees)))
+    return kernels.forward(arrays, (activation, gamma, sum_trees))[0]
 
 
 @torch.library.custom_op(
@@ -56,8 +56,8 @@ def tree_ensemble_backward(
     needed: Sequence[bool],
 ) -> tuple[Tensor, ...]:
     """Return the gradients of x, split_weight, leaf_weight and split_bias; an empty tensor where there is no need."""
-    grad_array, *arrays = kernels.arrays_of(grad_output, x, split_weight, leaf_weight, split_bias)
-    found = kernels.backward(grad_array, arrays, (activation, gamma, sum_trees), needed)
+    arrays = kernels.arrays_of(x, split_weight, leaf_weight, split_bias)
+    found = kernels.backward(grad_output, arrays, (activation, gamma, sum_trees), needed)
     return tuple(x.new_empty(0) if array is None else torch.from_numpy(array) for array in found)
 
 

@@ -26,9 +26,9 @@ static void equals_three_loops(std::int64_t n_rows, std::int64_t n_columns, std:
   const auto a_row = [&](std::int64_t r) { return a.data() + r * a_stride; };
   const auto out_row = [&](std::int64_t r) { return out.data() + r * out_stride; };
   if (add) {
-    gemm<T>(n_rows, n_columns, n_terms, a_row, a_step, b.data(), b_stride, add_to<T>(out_row));
+    gemm<T>(n_rows, n_columns, n_terms, a_row, a_step, Strided<T>{b.data(), b_stride}, add_to<T>(out_row));
   } else {
-    gemm<T>(n_rows, n_columns, n_terms, a_row, a_step, b.data(), b_stride, write_to<T>(out_row));
+    gemm<T>(n_rows, n_columns, n_terms, a_row, a_step, Strided<T>{b.data(), b_stride}, write_to<T>(out_row));
   }
   CHECK(out == want);  // what lies between the rows included
 }

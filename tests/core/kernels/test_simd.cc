@@ -8,7 +8,7 @@ using namespace softwood::SOFTWOOD_ISA;
 template <typename T>
 static void partial_rows_touch_nothing_else() {
   constexpr int W = kLanes<T>;
-  for (int count = 1; count < W; ++count) {
+  for (int count = 1; count <= W; ++count) {
     const Tail<T> tail(count);
     T from[W], to[W];
     for (int i = 0; i < W; ++i) from[i] = T(i + 1), to[i] = T(-1);

@@ -1,0 +1,206 @@
+"""Figure 3: time of 50 epochs of training against the depth of trees, smooth-step beside logistic and dense PyTorch.
+
+10 trees, gamma 1, batches of 256, learning rate 0.1, float32, one thread, in processor time (which on an idle machine
+is the time that passes). The first two are trained by this library's native trainer; dense PyTorch trains the
+smooth-step trees as matrix products with fused Adam. A step of the latter two costs the same from first to last, so
+they are timed for whole epochs until --seconds have passed, and scaled to 50. Smooth-step, whose first epochs are its
+slowest, is done with all 50 before that.
+
+    python -m paper.figure_depth                      # about 15 minutes
+    python -m paper.figure_depth --stop-after 90      # in slices: the same command goes on
+    python -m paper.figure_depth --full               # 5 repetitions, no scaling
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paper.comparison import mean_and_error
+from paper.datasets import TABLES, Split, split_table
+from paper.runner import Record, Save, Store, Unit, option_parser, run_units
+from softwood.training import Loss, Member, Samples, TrainingConfig, fit_members
+
+NAME = "figure_depth"
+SETS = ("breast-cancer-wisconsin", "churn", "satimage")
+DEPTHS = (2, 4, 6, 8, 10, 12)
+CONTENDERS = {"smooth_step": "smooth-step", "logistic": "logistic", "dense": "dense PyTorch"}
+N_TREES, BATCH_SIZE, LEARNING_RATE, N_EPOCHS = 10, 256, 0.1, 50
+SETTINGS = {
+    "trees": N_TREES,
+    "batch_size": BATCH_SIZE,
+    "learning_rate": LEARNING_RATE,
+    "gamma": 1.0,
+    "clock": "processor, 1 thread",
+}
+
+
+def train_native(data: Split, depth: int, activation: Any, seed: int, limit: float | None) -> Record:
+    """Time of 50 epochs of the native trainer, from those that it has done after `limit` seconds."""
+    config = TrainingConfig(
+        Loss("cross_entropy", n_classes=int(data.y_train.max()) + 1),
+        n_trees=N_TREES,
+        depth=depth,
+        activation=activation,
+        gamma=1.0,
+        bias=False,
+        learning_rate=LEARNING_RATE,
+        schedule="constant",
+        warmup=0.0,
+        batch_size=BATCH_SIZE,
+        max_epochs=N_EPOCHS,
+        patience=None,
+    )
+    member = Member(Samples(np.ascontiguousarray(data.X_train, dtype=np.float32), data.y_train), seed=seed)
+    started = time.process_time()
+    (trained,) = fit_members(
+        config, [member], n_threads=1, callback=lambda _: limit is not None and time.process_time() - started >= limit
+    )
+    seconds = time.process_time() - started
+    leaves = [record.mean_reachable_leaves for record in trained.history]
+    return {
+        "seconds": seconds * N_EPOCHS / len(leaves),
+        "epochs_timed": len(leaves),
+        "loss": trained.history[-1].train_loss,
+        "mean_reachable_leaves": float(np.mean(leaves)),
+    }
+
+
+def train_dense(data: Split, depth: int, seed: int, limit: float | None) -> Record:
+    """The same of dense PyTorch."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    x, y = torch.tensor(data.X_train, dtype=torch.float32), torch.tensor(data.y_train)
+    n_classes = int(data.y_train.max()) + 1
+    norm = torch.nn.BatchNorm1d(x.shape[1])
+    split_weight = torch.nn.Parameter(torch.empty(N_TREES * (2**depth - 1), x.shape[1]).uniform_(-0.01, 0.01))
+    leaf_weight = torch.nn.Parameter(torch.empty(N_TREES * 2**depth, n_classes).uniform_(-0.01, 0.01))
+    optimizer = torch.optim.Adam([*norm.parameters(), split_weight, leaf_weight], lr=LEARNING_RATE, fused=True)
+    started, epochs = time.process_time(), 0
+    while epochs < N_EPOCHS and (limit is None or epochs == 0 or time.process_time() - started < limit):
+        for rows in torch.randperm(len(x)).split(BATCH_SIZE):
+            loss = torch.nn.functional.cross_entropy(
+                _dense_trees(norm(x[rows]), split_weight, leaf_weight, depth), y[rows]
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        epochs += 1
+    seconds = time.process_time() - started
+    return {"seconds": seconds * N_EPOCHS / epochs, "epochs_timed": epochs, "loss": loss.item()}
+
+
+def _dense_trees(x: Any, split_weight: Any, leaf_weight: Any, depth: int) -> Any:
+    """Sum of all trees, every leaf of them. Samples stand last: each level is then one block of memory."""
+    import torch
+
+    v = torch.addmm(x.new_tensor(0.5), split_weight, x.T).clamp(0, 1)
+    left = (v * v * torch.sub(3, v, alpha=2)).view(N_TREES, 2**depth - 1, -1)
+    reach = left.new_ones(N_TREES, 1, len(x))
+    for level in range(depth):
+        to_left = reach * left[:, 2**level - 1 : 2 ** (level + 1) - 1]
+        reach = torch.stack((to_left, reach - to_left), dim=2).view(N_TREES, 2 ** (level + 1), -1)
+    return reach.view(-1, len(x)).T @ leaf_weight
+
+
+def _run(
+    options: argparse.Namespace, name: str, depth: int, contender: str, seed: int, saved: Record, save: Save
+) -> Record:
+    data = split_table(options.data, name, 0)
+    if contender == "dense":
+        return train_dense(data, depth, seed, options.seconds)
+    return train_native(data, depth, contender, seed, options.seconds)
+
+
+# Report -------------------------------------------------------------------------------------------------------------
+
+
+def seconds_of(units: dict[str, Record], name: str, depth: int, contender: str) -> list[float]:
+    """Times of all repetitions."""
+    prefix = f"{name}/depth {depth}/{contender}/"
+    done = [unit for key, unit in units.items() if key.startswith(prefix) and unit["settings"] == SETTINGS]
+    return [unit["result"]["seconds"] for unit in done if "result" in unit]
+
+
+def section(results: Path, pictures: Path) -> str:
+    """The report's part on this figure."""
+    units = Store(results / f"{NAME}.json").units
+    if not units:
+        return "not run"
+    _draw(units, pictures / f"{NAME}.png")
+    head = ["set", "depth", *CONTENDERS.values(), "logistic / smooth-step", "dense / smooth-step"]
+    lines = [f"| {' | '.join(head)} |", "|---|---|---|---|---|---|---|"]
+    for name in SETS:
+        for depth in DEPTHS:
+            times = {key: seconds_of(units, name, depth, key) for key in CONTENDERS}
+            cells = [_time_cell(times[key]) for key in CONTENDERS]
+            ratios = [_ratio_cell(times[rival], times["smooth_step"]) for rival in ("logistic", "dense")]
+            lines.append(f"| {name} | {depth} | {' | '.join([*cells, *ratios])} |")
+    return (
+        f"![Time against depth]({pictures.name}/{NAME}.png)\n\nProcessor seconds of {N_EPOCHS} epochs, mean ± standard "
+        "error over repetitions; ratios of means. The paper gives a picture, and says: more than 10 times at depth 10 "
+        "against the logistic function.\n\n" + "\n".join(lines)
+    )
+
+
+def _time_cell(values: list[float]) -> str:
+    if not values:
+        return "not run"
+    mean, error = mean_and_error(values)
+    return f"{mean:.3g}" if np.isnan(error) else f"{mean:.3g} ± {error:.2g}"
+
+
+def _ratio_cell(rival: list[float], ours: list[float]) -> str:
+    return f"{np.mean(rival) / np.mean(ours):.1f}" if rival and ours else "not run"
+
+
+def _draw(units: dict[str, Record], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(SETS)), SETS, strict=True):
+        for contender, title in CONTENDERS.items():
+            points = {depth: seconds_of(units, name, depth, contender) for depth in DEPTHS}
+            done = [depth for depth in DEPTHS if points[depth]]
+            axes.plot(done, [np.mean(points[depth]) for depth in done], marker="o", markersize=3, label=title)
+        axes.set(title=name, xlabel="depth", yscale="log")
+    figure.axes[0].set_ylabel("seconds")
+    figure.axes[0].legend(fontsize="small")
+    figure.savefig(path)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is missing; contenders take turns."""
+    parser = option_parser(__doc__)
+    parser.add_argument("--sets", nargs="+", choices=TABLES, default=SETS, metavar="SET")
+    parser.add_argument("--depths", nargs="+", type=int, default=DEPTHS)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="time of a measurement; the rest is scaled")
+    parser.add_argument("--full", action="store_true", help="the paper's protocol")
+    options = parser.parse_args(arguments)
+    if options.full:
+        options.repetitions, options.seconds = 5, None
+    units = [
+        Unit(
+            f"{name}/depth {depth}/{contender}/{seed}",
+            partial(_run, options, name, depth, contender, seed),
+            SETTINGS,
+            {"seconds": options.seconds},
+        )
+        for seed in range(options.repetitions)
+        for name in options.sets
+        for depth in options.depths
+        for contender in CONTENDERS
+    ]
+    run_units(Store(options.results / f"{NAME}.json"), units, options)
+
+
+if __name__ == "__main__":
+    main()
