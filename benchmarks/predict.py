@@ -36,10 +36,10 @@ from fit import auc, read_set
 from softwood.export import export
 
 SETS = ("breast-cancer", "spambase", "satimage")
-TREES = [1, 2, 5, 10, 20, 50, 100, 200, 400]
+TREES = [1, 2, 5, 10, 20, 30, 50, 70, 100, 200, 400]
 BULK_ROWS = 20_000
 GRIDS: dict[str, dict[str, list[Any]]] = {
-    "softwood": {"n_trees": TREES[:6], "depth": [2, 3, 4], "learning_rate": [0.02, 0.05], "gamma_end": [None, 0.1]},
+    "softwood": {"n_trees": TREES[:7], "depth": [2, 3, 4], "learning_rate": [0.02, 0.05], "gamma_end": [None, 0.1]},
     "xgboost": {"n_estimators": TREES, "max_depth": [3, 6], "learning_rate": [0.3, 0.1]},
     "lightgbm": {"n_estimators": TREES, "num_leaves": [7, 31], "learning_rate": [0.1, 0.3]},
     "catboost": {"iterations": TREES, "depth": [4, 6], "learning_rate": [None, 0.3]},
@@ -225,7 +225,7 @@ def choose(split: Split, margin: float) -> dict[str, dict[str, Any]]:
                 model = fit(name, params, X_train, y_train)
                 score = auc(y_test, model.predict_proba(X_test))
                 bulk = contender(name, params, model, score, Path(scratch)).bulk
-                speed = min(seconds(lambda bulk=bulk: bulk(many), 1) for _ in range(3))  # type: ignore[misc]
+                speed = min(seconds(lambda bulk=bulk: bulk(many), 1) for _ in range(5))  # type: ignore[misc]
                 tried.setdefault(name, []).append((score, speed, params))
     target = min(max(score for score, *_ in models) for models in tried.values()) - margin
     return {
@@ -286,17 +286,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/predict.json"))
     arguments = parser.parse_args()
     chosen = json.loads(arguments.out.read_text())["chosen"] if arguments.again else {}
-    results = []
+    results: list[dict[str, Any]] = []
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep() -> None:
+        contents = {"machine": machine.facts(), "chosen": chosen, "results": results}
+        arguments.out.write_text(json.dumps(contents, indent=1))
+
     for name in arguments.sets:
         split = read_split(arguments.data, name)
         if name not in chosen:
             chosen[name] = choose(split, arguments.margin)
+            keep()
         found = run_table(split, name, chosen[name], arguments.rounds)
         print(report(found), flush=True)
         results += found
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        contents = {"machine": machine.facts(), "chosen": chosen, "results": results}
-        arguments.out.write_text(json.dumps(contents, indent=1))
+        keep()
 
 
 if __name__ == "__main__":

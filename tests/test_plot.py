@@ -34,7 +34,8 @@ def test_history_shows_the_mean_over_members(fitted):
     assert training.get_ydata()[0] == pytest.approx(np.mean(first))
     assert training.get_xdata().tolist() == [1, 2, 3, 4]
     assert len(validation.get_ydata()) == 4
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["training loss", "validation loss"]
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["training loss", "validation loss", "validation accuracy"]
 
 
 def test_importances_have_the_largest_on_top(fitted):

@@ -54,6 +54,8 @@ def browser():
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_page_load_timeout(60)
+    driver.set_script_timeout(60)
     yield driver
     driver.quit()
 

@@ -166,7 +166,8 @@ const PredictorKernels& predictor_kernels() {
 
 struct Predictor::Trees {
   std::int64_t encoding;
-  Buffer<float> split_rows, leaf_weight;
+  Buffer<float> split_rows;
+  Buffer<double> leaf_weight;
   PredictorTrees view;
 };
 
@@ -240,7 +241,8 @@ void Predictor::score_block(const Rows<float>& base, double* scores) const {
       if (trees->encoding != static_cast<std::int64_t>(e)) continue;
       PredictorScratch for_trees = held.for_trees(trees->view);
       double* const sums = held.sums.reserve(kMostRows * n_outputs_);
-      for (std::int64_t c = 0; c < n_outputs_; ++c) std::fill_n(sums + c * kMostRows, n_rows, 0.0);
+      const std::int64_t n_padded = (n_rows + kPredictorLanes - 1) / kPredictorLanes * kPredictorLanes;
+      for (std::int64_t c = 0; c < n_outputs_; ++c) std::fill_n(sums + c * kMostRows, n_padded, 0.0);
       predictor_kernels().add_scores(trees->view, inputs, n_rows, sums, for_trees);
       for (std::int64_t i = 0; i < n_rows; ++i) {
         for (std::int64_t c = 0; c < n_outputs_; ++c) scores[i * n_outputs_ + c] += sums[c * kMostRows + i];

@@ -163,6 +163,29 @@ SplitValues split_values(std::int64_t width) {
   }
 }
 
+// A leaf's share in a score, rounded. The product of two floats is exact in double, so fusing it with the addition
+// changes nothing.
+SOFTWOOD_INLINE double share(double probability, double leaf, double rounder) {
+#if defined(__FMA__)
+  return __builtin_fma(probability, leaf, rounder) - rounder;
+#else
+  return (probability * leaf + rounder) - rounder;
+#endif
+}
+
+SOFTWOOD_INLINE Vector<double> share(Vector<double> probability, double leaf, double rounder) {
+#if defined(__AVX2__) && defined(__FMA__)
+  return _mm256_fmadd_pd(probability, broadcast(leaf), broadcast(rounder)) - rounder;
+#else
+  return (probability * leaf + rounder) - rounder;
+#endif
+}
+
+SOFTWOOD_INLINE Vector<double> widened(const float* from) {
+  typedef float Half __attribute__((vector_size(kVectorBytes / 2), aligned(4)));
+  return __builtin_convertvector(*reinterpret_cast<const Half*>(from), Vector<double>);
+}
+
 template <typename Act, bool kOneRow>
 class Descent {
  public:
@@ -209,11 +232,7 @@ class Descent {
     const std::int64_t n_above = (std::int64_t{1} << level) - 1;
     return trees_.split_rows + (trees_.n_trees * n_above + (first_tree_ << level)) * trees_.width;
   }
-  const float* leaves() const { return trees_.leaf_weight + (first_tree_ << trees_.depth) * trees_.n_outputs; }
-
-  SOFTWOOD_INLINE double share(float probability, float leaf) const {
-    return (double(probability) * double(leaf) + trees_.rounder) - trees_.rounder;
-  }
+  const double* leaves() const { return trees_.leaf_weight + (first_tree_ << trees_.depth) * trees_.n_outputs; }
 
   void start_lists(std::int64_t n_trees) {
     for (std::int64_t tree = 0; tree < n_trees; ++tree) {
@@ -284,10 +303,15 @@ class Descent {
   }
 
   void add_leaf(std::int64_t node, const float* probability) {
-    const float* const leaf = leaves() + node * trees_.n_outputs;
-    for (std::int64_t c = 0; c < trees_.n_outputs; ++c) {
-      double* const to = sums_ + c * kMostRows;
-      for (std::int64_t i = 0; i < n_rows_; ++i) to[i] += share(probability[i], leaf[c]);
+    const std::int64_t k = trees_.n_outputs;
+    const double rounder = trees_.rounder;
+    const double* const leaf = leaves() + node * k;
+    for (std::int64_t i = 0; i < n_rows_; i += kLanes<double>) {
+      const Vector<double> arrived = widened(probability + i);
+      double* to = sums_ + i;
+      for (std::int64_t c = 0; c < k; ++c, to += kMostRows) {
+        store<double>(to, load(to) + share(arrived, leaf[c], rounder));
+      }
     }
   }
 
@@ -338,19 +362,20 @@ class Descent {
   }
 
   void add_leaves(WaitingPairs& from) {
-    const std::int64_t k = trees_.n_outputs;
-    const float* const leaf_weight = leaves();
+    const std::int64_t k = trees_.n_outputs, count = from.count;
+    const double rounder = trees_.rounder;
+    const double* const leaf_weight = leaves();
     if (k == 1) {
-      for (std::int64_t j = 0; j < from.count; ++j) {
+      for (std::int64_t j = 0; j < count; ++j) {
         const std::int32_t place = from.place[j];
-        sums_[place & kRows] += share(from.probability[j], leaf_weight[place >> kBits]);
+        sums_[place & kRows] += share(from.probability[j], leaf_weight[place >> kBits], rounder);
       }
     } else {
-      for (std::int64_t j = 0; j < from.count; ++j) {
+      for (std::int64_t j = 0; j < count; ++j) {
         const std::int32_t place = from.place[j];
-        const float* const leaf = leaf_weight + (place >> kBits) * k;
+        const double* const leaf = leaf_weight + (place >> kBits) * k;
         double* const to = sums_ + (place & kRows);
-        for (std::int64_t c = 0; c < k; ++c) to[c * kMostRows] += share(from.probability[j], leaf[c]);
+        for (std::int64_t c = 0; c < k; ++c) to[c * kMostRows] += share(from.probability[j], leaf[c], rounder);
       }
     }
     from.count = 0;

@@ -13,8 +13,8 @@ inline constexpr std::int64_t kPredictorLanes = 8;  // partial sums of a split, 
 // The trees of a member, level by level: rows of level l begin at row m (2^l - 1) and stand tree by tree. A row has the
 // split's weights, its bias as the weight of a feature that is always 1, and zeros up to a multiple of kPredictorLanes.
 struct PredictorTrees {
-  const float* split_rows;   // [m (2^d - 1), width], aligned to 64 bytes
-  const float* leaf_weight;  // [m, 2^d, k]
+  const float* split_rows;    // [m (2^d - 1), width], aligned to 64 bytes
+  const double* leaf_weight;  // [m, 2^d, k]
   std::int64_t n_trees, width, n_outputs;
   int depth;
   Activation activation;

@@ -50,7 +50,7 @@ def _tidy(ax: Any, *, grid: str = "y") -> None:
 
 
 def plot_history(estimator: Any, ax: Any = None) -> Any:
-    """Training and validation loss of each epoch (mean over members), and mean reachable leaves on the right.
+    """Losses and validation metric of each epoch (means over members), and mean reachable leaves on the right.
 
     Examples
     --------
@@ -60,7 +60,8 @@ def plot_history(estimator: Any, ax: Any = None) -> Any:
     >>> plot_history(regressor).get_xlabel()
     'epoch'
     """
-    history = model_of(estimator).history
+    model = model_of(estimator)
+    history = model.history
     ax = _axes(ax, 2.4)
     epochs = np.array(history["epoch"]) + 1
     shown = np.unique(epochs)
@@ -72,6 +73,11 @@ def plot_history(estimator: Any, ax: Any = None) -> Any:
     ax.plot(shown, mean("train_loss"), color=_COLOURS["training"], label="training loss", linewidth=1.2)
     if np.isfinite(np.array(history["validation_loss"], dtype=float)).any():
         ax.plot(shown, mean("validation_loss"), color=_COLOURS["validation"], label="validation loss", linewidth=1.2)
+        if np.isfinite(np.array(history.get("validation_metric", []), dtype=float)).any():
+            name = "validation R²" if model.head.task == "regression" else "validation accuracy"
+            ax.plot(
+                shown, mean("validation_metric"), color=_COLOURS["positive"], label=name, linestyle="--", linewidth=1
+            )
         for epoch in epochs[np.array(history["is_best"], dtype=bool)]:
             ax.axvline(epoch, color=_COLOURS["validation"], linewidth=0.5, alpha=0.4)
     leaves = ax.twinx()
@@ -83,8 +89,8 @@ def plot_history(estimator: Any, ax: Any = None) -> Any:
     _tidy(ax)
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
     ax.set_xlabel("epoch", fontsize=8)
-    ax.set_ylabel("loss, mean over members", fontsize=8)
-    ax.legend(fontsize=7, frameon=False, loc="upper right")
+    ax.set_ylabel("mean over members", fontsize=8)
+    ax.legend(fontsize=7, frameon=False, loc="best")
     return ax
 
 

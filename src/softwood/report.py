@@ -110,10 +110,11 @@ def _history(model: Model) -> dict[str, list[Any]]:
     epochs = np.array(model.history["epoch"], dtype=int)
     shown = np.unique(epochs)
     found: dict[str, list[Any]] = {"epoch": (shown + 1).tolist()}
-    for name in ("train_loss", "validation_loss", "mean_reachable_leaves"):
-        values = np.array(model.history[name], dtype=float)
+    for name in ("train_loss", "validation_loss", "validation_metric", "mean_reachable_leaves"):
+        values = np.array(model.history.get(name, [np.nan] * len(epochs)), dtype=float)
         means = [float(values[epochs == epoch].mean()) for epoch in shown]
         found[name] = [round(value, 5) if np.isfinite(value) else None for value in means]
+    found["metric"] = ["R²" if model.head.task == "regression" else "accuracy"]
     return found
 
 

@@ -1,0 +1,146 @@
+"""Time of one prediction at one shape (p 30, depth 6), beside the bars it must clear, and in which state of the trees.
+
+"Trained": split weights normal with standard deviation 4 gamma / sqrt(p), as in benchmarks/rivals.py, so that one split
+in ten is fractional and a row reaches about 1.8 of 64 leaves; "soft": weights 27 times smaller, as before training, so
+that it reaches nearly all. The bars are for the trained state, which is that of fitted models with a narrow band. Two
+classes, columns of different mean and scale, one thread. Each figure is the least, and the median, of many rounds.
+
+    python benchmarks/predict_bars.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import machine
+from predict import C_DRIVER
+from softwood import ops
+from softwood.encoding import LINEAR, Encoding
+from softwood.export import export
+from softwood.losses import Loss
+from softwood.members import Trees
+from softwood.model import Head, Model, ModelMember
+from softwood.preprocess import Column, Preprocessor
+
+N_ROWS = 20_000
+SPREAD = {"trained": 4.0, "soft": 0.15}
+# (microseconds a row from Python, microseconds a row in C, nanoseconds a row in bulk), by number of trees
+BARS: dict[int, tuple[float, float, float | None]] = {10: (4.0, 1.0, 300.0), 100: (9.0, 5.0, None)}
+Figures = tuple[float, float]  # least, median
+
+
+def make_model(state: str, m: int, p: int = 30, d: int = 6, gamma: float = 1.0) -> tuple[Model, np.ndarray]:
+    """A classifier with random trees, and rows for it [N_ROWS, p] in float64."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, np.float32)
+
+    zero, one = np.zeros(p, np.float32), np.ones(p, np.float32)
+    kind = np.full(p, LINEAR, np.uint8)
+    encoding = Encoding(np.arange(p, dtype=np.int32), kind, zero, one, normal(p), np.exp(normal(p)))
+    trees = Trees(
+        split_weight=normal(m, 2**d - 1, p) * np.float32(SPREAD[state] * gamma / np.sqrt(p)),
+        split_bias=None,
+        leaf_weight=normal(m, 2**d, 1),
+        offset=normal(1),
+        gamma=gamma,
+        activation="smooth_step",
+    )
+    head = Head("binary", Loss("binary_cross_entropy"), np.array([0, 1]))
+    columns = [Column(f"x{j}", "numeric") for j in range(p)]
+    model = Model(Preprocessor(columns, encodings={"standard": encoding}), [ModelMember("standard", trees)], head)
+    return model, rng.standard_normal((N_ROWS, p)) / encoding.scale + encoding.mean
+
+
+def leaves_reached(model: Model, X: np.ndarray) -> float:
+    trees = model.members[0].trees
+    return float(ops.reachability(model.inputs(X)["standard"], trees.split_weight, gamma=trees.gamma).leaves.mean())
+
+
+def figures(action: Callable[[], Any], repeat: int, rounds: int) -> Figures:
+    """Seconds of one call."""
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(repeat):
+            action()
+        taken.append((time.perf_counter() - start) / repeat)
+    return min(taken), float(np.median(taken))
+
+
+def c_figures(model: Model, X: np.ndarray, rounds: int) -> Figures:
+    """Seconds a row of the exported C, compiled for this machine, over several runs of the program."""
+    expected = model.predict(X[:500])[:, 0].sum()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        export(model, folder / "model.c")
+        (folder / "driver.c").write_text(C_DRIVER)
+        sources = [str(folder / "model.c"), str(folder / "driver.c")]
+        flags = ["-std=c99", "-O3", "-march=native", "-ffp-contract=off"]
+        subprocess.run(["cc", *flags, *sources, "-o", str(folder / "model"), "-lm"], check=True, timeout=300)
+        taken = []
+        for _ in range(rounds):
+            command = [str(folder / "model"), "500"]
+            run = subprocess.run(command, input=X[:500].tobytes(), capture_output=True, check=True, timeout=300)
+            microseconds, total = map(float, run.stdout.split())
+            np.testing.assert_allclose(total, 20 * expected, rtol=1e-9)
+            taken.append(1e-6 * microseconds)
+    return min(taken), float(np.median(taken))
+
+
+def measure(state: str, m: int, rounds: int) -> dict[str, Any]:
+    model, X = make_model(state, m)
+    predictor = model.predictor()
+    rows = itertools.cycle(list(X[:500]))
+    single = X.astype(np.float32)
+    np.testing.assert_array_equal(predictor.predict(X[7]), predictor.predict(X)[7])
+    return {
+        "state": state,
+        "trees": m,
+        "leaves_reached": leaves_reached(model, X[:500]),
+        "row": figures(lambda: predictor.predict(next(rows)), 500, rounds),
+        "c_row": c_figures(model, X, max(3, rounds // 4)),
+        "bulk": [s / N_ROWS for s in figures(lambda: predictor.predict(single, n_threads=1), 1, rounds)],
+    }
+
+
+def report(found: list[dict[str, Any]]) -> str:
+    lines = [
+        "| state | trees | leaves reached | row from Python, µs | row in C, µs | bulk, ns a row |",
+        "|---" * 6 + "|",
+    ]
+    for r in found:
+        bars = BARS[r["trees"]] if r["state"] == "trained" else (None, None, None)
+        cells = []
+        for (least, median), unit, bar in zip((r["row"], r["c_row"], r["bulk"]), (1e6, 1e6, 1e9), bars, strict=True):
+            digits = 0 if unit == 1e9 else 2
+            words = "" if bar is None else f" (bar {bar:g}{'' if least * unit <= bar else ', missed'})"
+            cells.append(f"{least * unit:.{digits}f}, median {median * unit:.{digits}f}{words}")
+        lines.append(f"| {r['state']} | {r['trees']} | {r['leaves_reached']:.1f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/predict_bars.json"))
+    arguments = parser.parse_args()
+    found = [measure(state, m, arguments.rounds) for state in SPREAD for m in BARS]
+    print(report(found))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps({"machine": machine.facts(), "results": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
