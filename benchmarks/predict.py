@@ -97,7 +97,8 @@ class Contender:
 def fit(name: str, params: dict[str, Any], X: np.ndarray, y: np.ndarray) -> Any:
     """A fitted model of one learner."""
     if name == "softwood":
-        return softwood.TreeEnsembleClassifier(n_members=1, random_state=0, n_jobs=1, **params).fit(X, y)
+        options = {"n_members": 1, "max_epochs": 50, "patience": 15, "random_state": 0, "n_jobs": 1}
+        return softwood.TreeEnsembleClassifier(**options, **params).fit(X, y)
     if name == "xgboost":
         from xgboost import XGBClassifier
 
@@ -108,8 +109,8 @@ def fit(name: str, params: dict[str, Any], X: np.ndarray, y: np.ndarray) -> Any:
         return LGBMClassifier(n_jobs=1, random_state=0, verbose=-1, **params).fit(X, y)
     from catboost import CatBoostClassifier
 
-    options = {"thread_count": 1, "random_seed": 0, "verbose": False, "allow_writing_files": False}
-    return CatBoostClassifier(**options, **params).fit(X, y)
+    quiet = {"thread_count": 1, "random_seed": 0, "verbose": False, "allow_writing_files": False}
+    return CatBoostClassifier(**quiet, **params).fit(X, y)
 
 
 def describe(params: dict[str, Any]) -> str:

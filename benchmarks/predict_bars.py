@@ -3,7 +3,8 @@
 "Trained": split weights normal with standard deviation 4 gamma / sqrt(p), as in benchmarks/rivals.py, so that one split
 in ten is fractional and a row reaches about 1.8 of 64 leaves; "soft": weights 27 times smaller, as before training, so
 that it reaches nearly all. The bars are for the trained state, which is that of fitted models with a narrow band. Two
-classes, columns of different mean and scale, one thread. Each figure is the least, and the median, of many rounds.
+classes, columns of different mean and scale, one thread. Each figure is CPU time, the least and the median of many
+rounds.
 
     python benchmarks/predict_bars.py
 """
@@ -72,10 +73,10 @@ def figures(action: Callable[[], Any], repeat: int, rounds: int) -> Figures:
     """Seconds of one call."""
     taken = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(repeat):
             action()
-        taken.append((time.perf_counter() - start) / repeat)
+        taken.append((time.thread_time() - start) / repeat)
     return min(taken), float(np.median(taken))
 
 

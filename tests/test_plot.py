@@ -35,7 +35,7 @@ def test_history_shows_the_mean_over_members(fitted):
     assert training.get_xdata().tolist() == [1, 2, 3, 4]
     assert len(validation.get_ydata()) == 4
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels == ["training loss", "validation loss", "validation accuracy"]
+    assert labels == ["training loss", "validation loss", "validation R²"]
 
 
 def test_importances_have_the_largest_on_top(fitted):

@@ -90,7 +90,9 @@ def plot_history(estimator: Any, ax: Any = None) -> Any:
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
     ax.set_xlabel("epoch", fontsize=8)
     ax.set_ylabel("mean over members", fontsize=8)
-    ax.legend(fontsize=7, frameon=False, loc="best")
+    # Above the axes: three curves leave no corner free.
+    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3, "columnspacing": 1, "handlelength": 1.4}
+    ax.legend(fontsize=7, frameon=False, **place)
     return ax
 
 
