@@ -347,7 +347,8 @@ def test_verbose_shows_progress(capsys):
     TreeEnsembleClassifier(**QUICK, verbose=1).fit(X_CANCER, Y_CANCER)
     shown = capsys.readouterr().err
     assert "epoch 1/4: loss 0." in shown
-    assert "validation 0." in shown
+    assert "validation loss 0." in shown
+    assert "accuracy 0." in shown
     assert "reachable leaves" in shown
     TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER)
     assert capsys.readouterr().err == ""
