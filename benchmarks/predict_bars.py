@@ -29,9 +29,9 @@ from softwood import ops
 from softwood.encoding import LINEAR, Encoding
 from softwood.export import export
 from softwood.losses import Loss
-from softwood.members import Trees
 from softwood.model import Head, Model, ModelMember
 from softwood.preprocess import Column, Preprocessor
+from softwood.training.members import Trees
 
 N_ROWS = 20_000
 SPREAD = {"trained": 4.0, "soft": 0.15}
