@@ -29,15 +29,14 @@ from softwood import ops
 from softwood.encoding import LINEAR, Encoding
 from softwood.export import export
 from softwood.losses import Loss
-from softwood.members import Trees
 from softwood.model import Head, Model, ModelMember
 from softwood.preprocess import Column, Preprocessor
+from softwood.training.members import Trees
 
 N_ROWS = 20_000
 SPREAD = {"trained": 4.0, "soft": 0.15}
 # (microseconds a row from Python, microseconds a row in C, nanoseconds a row in bulk), by number of trees
 BARS: dict[int, tuple[float, float, float | None]] = {10: (4.0, 1.0, 300.0), 100: (9.0, 5.0, None)}
-Figures = tuple[float, float]  # least, median
 
 
 def make_model(state: str, m: int, p: int = 30, d: int = 6, gamma: float = 1.0) -> tuple[Model, np.ndarray]:
@@ -69,51 +68,51 @@ def leaves_reached(model: Model, X: np.ndarray) -> float:
     return float(ops.reachability(model.inputs(X)["standard"], trees.split_weight, gamma=trees.gamma).leaves.mean())
 
 
-def figures(action: Callable[[], Any], repeat: int, rounds: int) -> Figures:
-    """Seconds of one call."""
+def seconds(action: Callable[[], Any], repeat: int, rounds: int) -> list[float]:
+    """CPU seconds of one call, in each round."""
     taken = []
     for _ in range(rounds):
         start = time.thread_time()
         for _ in range(repeat):
             action()
         taken.append((time.thread_time() - start) / repeat)
-    return min(taken), float(np.median(taken))
+    return taken
 
 
-def c_figures(model: Model, X: np.ndarray, rounds: int) -> Figures:
-    """Seconds a row of the exported C, compiled for this machine, over several runs of the program."""
-    expected = model.predict(X[:500])[:, 0].sum()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        export(model, folder / "model.c")
+class Case:
+    """A model in one state, its exported C as a program, and the times measured so far."""
+
+    def __init__(self, state: str, m: int, folder: Path) -> None:
+        self.state, self.n_trees = state, m
+        self.model, self.X = make_model(state, m)
+        self.predictor = self.model.predictor()
+        self.single = self.X.astype(np.float32)
+        self.times: dict[str, list[float]] = {"row": [], "c_row": [], "bulk": []}
+        np.testing.assert_array_equal(self.predictor.predict(self.X[7]), self.predictor.predict(self.X)[7])
+        folder.mkdir()
+        export(self.model, folder / "model.c")
         (folder / "driver.c").write_text(C_DRIVER)
-        sources = [str(folder / "model.c"), str(folder / "driver.c")]
+        self.program = str(folder / "model")
         flags = ["-std=c99", "-O3", "-march=native", "-ffp-contract=off"]
-        subprocess.run(["cc", *flags, *sources, "-o", str(folder / "model"), "-lm"], check=True, timeout=300)
-        taken = []
-        for _ in range(rounds):
-            command = [str(folder / "model"), "500"]
-            run = subprocess.run(command, input=X[:500].tobytes(), capture_output=True, check=True, timeout=300)
-            microseconds, total = map(float, run.stdout.split())
-            np.testing.assert_allclose(total, 20 * expected, rtol=1e-9)
-            taken.append(1e-6 * microseconds)
-    return min(taken), float(np.median(taken))
+        sources = [str(folder / "model.c"), str(folder / "driver.c")]
+        subprocess.run(["cc", *flags, *sources, "-o", self.program, "-lm"], check=True, timeout=300)
 
+    def measure(self, rounds: int) -> None:
+        rows = itertools.cycle(list(self.X[:500]))
+        self.times["row"] += seconds(lambda: self.predictor.predict(next(rows)), 300, rounds)
+        self.times["bulk"] += [
+            s / N_ROWS for s in seconds(lambda: self.predictor.predict(self.single, n_threads=1), 1, rounds)
+        ]
+        some = self.X[:500]
+        run = subprocess.run([self.program, "500"], input=some.tobytes(), capture_output=True, check=True, timeout=300)
+        microseconds, total = map(float, run.stdout.split())
+        np.testing.assert_allclose(total, 20 * self.predictor.predict(some)[:, 0].sum(), rtol=1e-9)
+        self.times["c_row"].append(1e-6 * microseconds)
 
-def measure(state: str, m: int, rounds: int) -> dict[str, Any]:
-    model, X = make_model(state, m)
-    predictor = model.predictor()
-    rows = itertools.cycle(list(X[:500]))
-    single = X.astype(np.float32)
-    np.testing.assert_array_equal(predictor.predict(X[7]), predictor.predict(X)[7])
-    return {
-        "state": state,
-        "trees": m,
-        "leaves_reached": leaves_reached(model, X[:500]),
-        "row": figures(lambda: predictor.predict(next(rows)), 500, rounds),
-        "c_row": c_figures(model, X, max(3, rounds // 4)),
-        "bulk": [s / N_ROWS for s in figures(lambda: predictor.predict(single, n_threads=1), 1, rounds)],
-    }
+    def figures(self) -> dict[str, Any]:
+        found = {name: (min(taken), float(np.median(taken))) for name, taken in self.times.items()}
+        reached = leaves_reached(self.model, self.X[:500])
+        return {"state": self.state, "trees": self.n_trees, "leaves_reached": reached, **found, "times": self.times}
 
 
 def report(found: list[dict[str, Any]]) -> str:
@@ -134,10 +133,16 @@ def report(found: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--passes", type=int, default=12, help="times that all cases take turns")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds of a case in each pass")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/predict_bars.json"))
     arguments = parser.parse_args()
-    found = [measure(state, m, arguments.rounds) for state in SPREAD for m in BARS]
+    with tempfile.TemporaryDirectory() as scratch:
+        cases = [Case(state, m, Path(scratch) / f"{state}{m}") for state in SPREAD for m in BARS]
+        for _ in range(arguments.passes):
+            for case in cases:
+                case.measure(arguments.rounds)
+    found = [case.figures() for case in cases]
     print(report(found))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps({"machine": machine.facts(), "results": found}, indent=1))

@@ -25,8 +25,8 @@ import torch
 
 import softwood
 from softwood.losses import Loss
-from softwood.member_state import MemberState
 from softwood.training import Member, Samples, TrainingConfig
+from softwood.training.member_state import MemberState
 
 N_FEATURES, N_CLASSES, N_BATCHES = 32, 3, 64
 STILL = 1e-9  # learning rate

@@ -17,7 +17,9 @@ Encoding encoding_of(const nb::dict& arrays, std::int64_t n_base_columns) {
   };
   Encoding encoding{source.data(), column("start"), column("rate"), column("mean"), column("scale"), nullptr, {}};
   if (arrays.contains("bound")) encoding.bound = column("bound");
+  encoding.in_order = true;
   for (std::int64_t f = 0; f < p; ++f) {
+    encoding.in_order = encoding.in_order && source.data()[f] == f;
     require(source.data()[f] >= 0 && source.data()[f] < n_base_columns, "a feature reads a column that does not exist");
     require(kind.data()[f] < kFeatureKinds, "a feature has an unknown kind");
     require(f == 0 || kind.data()[f] >= kind.data()[f - 1], "features must be sorted by kind");

@@ -1,4 +1,4 @@
-// The compiled module softwood._core. It is private: softwood.ops, softwood.encoding, softwood.member_state and
+// The compiled module softwood._core. It is private: softwood.ops, softwood.encoding, softwood.training.member_state and
 // softwood.predictor are its only importers.
 #include <nanobind/nanobind.h>
 

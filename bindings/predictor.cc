@@ -52,7 +52,8 @@ EncodingArrays encoding_arrays(const nb::dict& given, std::int64_t n_base_column
                         {view.mean, view.mean + p},
                         {view.scale, view.scale + p},
                         {},
-                        view.begin};
+                        view.begin,
+                        view.in_order};
   if (view.bound != nullptr) arrays.bound.assign(view.bound, view.bound + p);
   return arrays;
 }

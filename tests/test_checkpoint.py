@@ -9,9 +9,9 @@ import textwrap
 import numpy as np
 import pytest
 
-from softwood.checkpoint import write_whole
 from softwood.losses import Loss
 from softwood.training import Member, Samples, TrainingConfig, fit_members
+from softwood.training.checkpoint import write_whole
 
 CONFIG = TrainingConfig(
     Loss("cross_entropy", n_classes=2),

@@ -19,7 +19,7 @@ import pytest
 
 import softwood
 from softwood.__main__ import run
-from softwood.example_tables import load_example
+from softwood.cli.example_tables import load_example
 from softwood.modelfile import read_model_file
 
 QUICK = ["--members", "1", "--trees", "4", "--epochs", "15", "--learning-rate", "0.05"]
@@ -446,8 +446,8 @@ def test_ctrl_c_keeps_the_best_epoch(tmp_path):
 def test_ctrl_c_in_the_first_epoch_leaves_no_file(tmp_path):
     """The signal comes while the first batches are trained on: there is nothing worth keeping."""
     begin = (
-        "import softwood.cli, sys; fit = softwood.cli._fit; "
-        "softwood.cli._fit = lambda *a: (print('begin', file=sys.stderr, flush=True), fit(*a))[1]; "
+        "import softwood.cli.commands as commands, sys; fit = commands._fit; "
+        "commands._fit = lambda *a: (print('begin', file=sys.stderr, flush=True), fit(*a))[1]; "
     )
     arguments = ["--members", "1", "--trees", "400", "--depth", "9", "--batch-size", "1", "-o", "m.safetensors"]
     code, said = interrupt_after("begin", ["train", "digits", *arguments], tmp_path, then=begin)

@@ -8,7 +8,7 @@ import pytest
 
 import softwood
 from softwood import explain, ops
-from softwood.split_rules import split_rule
+from softwood.explain.split_rules import split_rule
 
 SMALL = {"n_members": 2, "n_trees": 3, "depth": 3, "max_epochs": 15, "random_state": 0, "gamma": 0.5}
 SMALL |= {"learning_rate": 0.03, "max_features": 1.0}

@@ -17,9 +17,9 @@ import softwood.reference
 from fitted_models import NAMES, fitted, mixed, numbers, rows
 from softwood.encoding import LINEAR, Encoding
 from softwood.losses import Loss
-from softwood.members import Trees
 from softwood.model import Head, Model, ModelMember
 from softwood.preprocess import Column, Preprocessor
+from softwood.training.members import Trees
 
 
 def random_model(p=5, k=1, m=4, d=3, *, spread=1.0, activation="smooth_step", seed=0):

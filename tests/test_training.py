@@ -11,8 +11,8 @@ import pytest
 
 from softwood import ops
 from softwood.losses import Loss
-from softwood.members import Trees
 from softwood.training import Member, Samples, TrainingConfig, fit_members
+from softwood.training.members import Trees
 
 CLASSES = Loss("cross_entropy", n_classes=3)
 

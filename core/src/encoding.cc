@@ -1,6 +1,7 @@
 #include "softwood/encoding.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <type_traits>
 
@@ -27,13 +28,24 @@ const EncodingKernels& encoding_kernels() {
 
 template <typename T>
 void encode_row(const Encoding& encoding, const T* base, T* features) {
-  const EncodingView view{encoding.source, encoding.start, encoding.rate,        encoding.mean,
-                          encoding.scale,  encoding.bound, encoding.begin.data()};
+  const EncodingView view{encoding.source, encoding.start, encoding.rate,         encoding.mean,
+                          encoding.scale,  encoding.bound, encoding.begin.data(), encoding.in_order};
   if constexpr (std::is_same_v<T, float>) {
     encoding_kernels().encode_floats(view, base, features);
   } else {
     encoding_kernels().encode_doubles(view, base, features);
   }
+}
+
+template <typename T>
+std::int64_t first_infinity(const T* row, std::int64_t n) {
+  bool finite;
+  if constexpr (std::is_same_v<T, float>) {
+    finite = encoding_kernels().floats_are_finite(row, n);
+  } else {
+    finite = encoding_kernels().doubles_are_finite(row, n);
+  }
+  return finite ? -1 : std::find_if(row, row + n, [](T value) { return std::isinf(value); }) - row;
 }
 
 template <typename T>
@@ -49,6 +61,8 @@ void encode(const Encoding& encoding, const Rows<T>& base, T* features, int n_th
 
 template void encode_row<float>(const Encoding&, const float*, float*);
 template void encode_row<double>(const Encoding&, const double*, double*);
+template std::int64_t first_infinity<float>(const float*, std::int64_t);
+template std::int64_t first_infinity<double>(const double*, std::int64_t);
 template void encode<float>(const Encoding&, const Rows<float>&, float*, int);
 template void encode<double>(const Encoding&, const Rows<double>&, double*, int);
 

@@ -17,14 +17,16 @@ inline T within(T x, T bound) {
 inline float root(float x) { return __builtin_sqrtf(x); }
 inline double root(double x) { return __builtin_sqrt(x); }
 
-// Replaces the base values x that stand in `features` by (r(x) - mean) * scale, for all features of one kind; without
-// the scale if there are bounds. A missing value gives the mean, unless r is told to decide by itself.
+// Makes (r(x) - mean) * scale of the values x, for all features of one kind; without the scale if there are bounds. A
+// missing value gives the mean, unless r is told to decide by itself. `features` may be `values`.
 template <bool keeps_missing, bool has_bounds, typename T, typename Function>
-inline void standardise(const EncodingView& encoding, FeatureKind kind, T* __restrict features, const Function& r) {
+inline void standardise(const EncodingView& encoding, FeatureKind kind, const T* values, T* features,
+                        const Function& r) {
   const int k = static_cast<int>(kind);
   const std::int64_t end = encoding.begin[k + 1];
+#pragma GCC ivdep
   for (std::int64_t f = encoding.begin[k]; f < end; ++f) {
-    const T x = features[f];
+    const T x = values[f];
     const T centred = r(x, T(encoding.start[f]), T(encoding.rate[f])) - T(encoding.mean[f]);
     const T held =
         has_bounds ? within(centred, T(encoding.bound[f])) : within(centred * T(encoding.scale[f]), T(kLargest));
@@ -33,21 +35,25 @@ inline void standardise(const EncodingView& encoding, FeatureKind kind, T* __res
 }
 
 template <bool has_bounds, typename T>
-inline void encode_features(const EncodingView& encoding, const T* base, T* __restrict features) {
-  const std::int64_t p = encoding.begin[kFeatureKinds];
-  for (std::int64_t f = 0; f < p; ++f) features[f] = base[encoding.source[f]];
-  standardise<false, has_bounds>(encoding, FeatureKind::linear, features, [](T x, T, T) { return x; });
-  standardise<false, has_bounds>(encoding, FeatureKind::soft_clip, features, [](T x, T start, T rate) {
+inline void encode_features(const EncodingView& encoding, const T* base, T* features) {
+  const T* values = base;
+  if (!encoding.in_order) {
+    const std::int64_t p = encoding.begin[kFeatureKinds];
+    for (std::int64_t f = 0; f < p; ++f) features[f] = base[encoding.source[f]];
+    values = features;
+  }
+  standardise<false, has_bounds>(encoding, FeatureKind::linear, values, features, [](T x, T, T) { return x; });
+  standardise<false, has_bounds>(encoding, FeatureKind::soft_clip, values, features, [](T x, T start, T rate) {
     const T z = within((x - start) * rate, T(kLargest));
     return z / root(1 + (z / 3) * (z / 3));
   });
-  standardise<false, has_bounds>(encoding, FeatureKind::ramp, features, [](T x, T start, T rate) {
+  standardise<false, has_bounds>(encoding, FeatureKind::ramp, values, features, [](T x, T start, T rate) {
     const T free = (x - start) * rate, below = free > 1 ? T(1) : free;
     return below < 0 ? T(0) : below;
   });
-  standardise<false, has_bounds>(encoding, FeatureKind::level, features,
+  standardise<false, has_bounds>(encoding, FeatureKind::level, values, features,
                                  [](T x, T start, T) { return x == start ? T(1) : T(0); });
-  standardise<true, has_bounds>(encoding, FeatureKind::missing, features,
+  standardise<true, has_bounds>(encoding, FeatureKind::missing, values, features,
                                 [](T x, T, T) { return x != x ? T(1) : T(0); });
 }
 
@@ -60,8 +66,17 @@ void encode(const EncodingView& encoding, const T* base, T* features) {
   }
 }
 
+template <typename T>
+bool are_finite(const T* row, std::int64_t n) {
+  constexpr T largest = sizeof(T) == 4 ? T(__FLT_MAX__) : T(__DBL_MAX__);
+  int found = 0;
+  for (std::int64_t j = 0; j < n; ++j) found |= row[j] > largest || row[j] < -largest ? 1 : 0;
+  return found == 0;
+}
+
 }  // namespace
 
-extern const EncodingKernels encoding_kernels = {&encode<float>, &encode<double>};
+extern const EncodingKernels encoding_kernels = {&encode<float>, &encode<double>, &are_finite<float>,
+                                                 &are_finite<double>};
 
 }  // namespace softwood::SOFTWOOD_ISA

@@ -15,11 +15,14 @@ struct EncodingView {
   const float* scale;
   const float* bound;
   const std::int64_t* begin;  // [kFeatureKinds + 1]
+  bool in_order;
 };
 
 struct EncodingKernels {
   void (*encode_floats)(const EncodingView& encoding, const float* base, float* features);
   void (*encode_doubles)(const EncodingView& encoding, const double* base, double* features);
+  bool (*floats_are_finite)(const float* row, std::int64_t n);  // but for NaN
+  bool (*doubles_are_finite)(const double* row, std::int64_t n);
 };
 
 namespace baseline {

@@ -111,14 +111,6 @@ float read_column(const BaseColumn& column, double value) {
   }
 }
 
-template <typename T>
-std::int64_t first_infinity(const T* row, std::int64_t n) {
-  int found = 0;
-  for (std::int64_t j = 0; j < n; ++j) found |= std::abs(row[j]) > std::numeric_limits<T>::max() ? 1 : 0;
-  if (found == 0) return -1;
-  return std::find_if(row, row + n, [](T value) { return std::isinf(value); }) - row;
-}
-
 // Predictions of one row from its scores [k]; `output` may be `scores` unless the link is binary.
 void apply_head(const PredictionHead& head, const double* scores, std::int64_t k, double* output) {
   if (head.link == Link::binary) {

@@ -18,9 +18,10 @@ try:
 except ImportError as error:
     raise ImportError("softwood.plot needs matplotlib: pip install 'softwood[plot]'.") from error
 
-from softwood.explain import decision_path, importances, model_of, usage
+from softwood.explain import decision_path, importances, usage
+from softwood.explain.subject import model_of
+from softwood.explain.tree_view import TreeView, tree_view
 from softwood.importance import left_probability
-from softwood.tree_view import TreeView, tree_view
 
 __all__ = ["plot_activations", "plot_history", "plot_importances", "plot_row_path", "plot_tree", "save_all"]
 
@@ -239,7 +240,7 @@ def _short(name: str, length: int) -> str:
 
 def save_all(estimator: Any, X: Any, stem: str | os.PathLike[str]) -> dict[str, Path]:
     """Write history, importances and the tree that decides most as PNG files; return their paths by what they show."""
-    from softwood.tree_view import strongest_trees
+    from softwood.explain.tree_view import strongest_trees
 
     model = model_of(estimator)
     (member, tree), *_ = strongest_trees(model, X)

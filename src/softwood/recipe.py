@@ -21,9 +21,9 @@ from softwood.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model import Head, Model, ModelMember
 from softwood.preprocess import Preprocessor, learn_columns, merge_rows
 from softwood.problem import Problem
-from softwood.progress import Progress
 from softwood.table import Table
 from softwood.training import EpochRecord, Member, Samples, TrainedMember, TrainingConfig, fit_members
+from softwood.training.progress import Progress
 
 # Penalties where the caller names none; regression wants weaker ones.
 L1 = {"classification": 0.1, "regression": 0.03}

@@ -16,12 +16,12 @@ import numpy as np
 
 import softwood
 from softwood.explain import column_contributions, decision_path, importances, usage
+from softwood.explain.tree_view import strongest_trees, tree_view
 from softwood.metrics import FIGURES, calibration_points, figures_of_merit, roc_points
 from softwood.model import Model
 from softwood.modelfile import write_whole
 from softwood.supervised import LearningTask, class_labels
 from softwood.table import Table, read_table
-from softwood.tree_view import strongest_trees, tree_view
 
 N_TREES = 16
 N_ROWS = 24

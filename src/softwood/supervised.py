@@ -1,7 +1,7 @@
 """A table with its target in it in; features, target and task out, checked for what cannot be learned from.
 
 `learning_task` takes a table apart for training and says what is wrong with it; `known_task` does the same for a model
-that is already there, whose columns and classes the table must then have. Files are left to `softwood.tablefile`.
+that is already there, whose columns and classes the table must then have. Files are left to `softwood.cli.tablefile`.
 """
 
 from __future__ import annotations

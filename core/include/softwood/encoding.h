@@ -21,9 +21,14 @@ struct Encoding {
   const float* scale;
   const float* bound;  // if not null, weights have absorbed the scale: features are r - mean, held within their bounds
   std::array<std::int64_t, kFeatureKinds + 1> begin;  // features of kind i are begin[i], ..., begin[i + 1] - 1
+  bool in_order = false;                              // known that source[f] is f for all features
 
   std::int64_t n_features() const { return begin[kFeatureKinds]; }
 };
+
+// Number of the first infinity in a row, or -1.
+template <typename T>
+std::int64_t first_infinity(const T* row, std::int64_t n);
 
 // Writes the p features of one base row. A NaN in `base` is a missing value; features are finite.
 template <typename T>

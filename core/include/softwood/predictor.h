@@ -40,9 +40,10 @@ struct EncodingArrays {
   std::vector<float> start, rate, mean, scale;
   std::vector<float> bound;  // or empty
   std::array<std::int64_t, kFeatureKinds + 1> begin;
+  bool in_order = false;
   Encoding view() const {
     const float* const bounds = bound.empty() ? nullptr : bound.data();
-    return {source.data(), start.data(), rate.data(), mean.data(), scale.data(), bounds, begin};
+    return {source.data(), start.data(), rate.data(), mean.data(), scale.data(), bounds, begin, in_order};
   }
 };
 

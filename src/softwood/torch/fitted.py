@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from softwood.encoding import FEATURE_KINDS, LARGEST_FEATURE, Encoding
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, load
-from softwood.members import BatchNorm, Trees
 from softwood.model import Model, ModelMember
 from softwood.table import read_table
 from softwood.torch.module import TreeEnsemble
+from softwood.training.members import BatchNorm, Trees
 
 Fitted = TreeEnsembleClassifier | TreeEnsembleRegressor | Model
 

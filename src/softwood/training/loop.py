@@ -16,23 +16,19 @@ from typing import Literal
 import numpy as np
 
 from softwood.arguments import MAX_DEPTH, check_activation, check_n_threads
-from softwood.checkpoint import read_checkpoint, write_checkpoint
 from softwood.losses import Loss
-from softwood.member_state import MemberState
-from softwood.members import BatchNorm, EpochRecord, Member, Samples, StopReason, TrainedMember, Trees, check_members
 from softwood.ops import get_num_threads
-
-__all__ = [
-    "BatchNorm",
-    "EpochRecord",
-    "Loss",
-    "Member",
-    "Samples",
-    "TrainedMember",
-    "TrainingConfig",
-    "Trees",
-    "fit_members",
-]
+from softwood.training.checkpoint import read_checkpoint, write_checkpoint
+from softwood.training.member_state import MemberState
+from softwood.training.members import (
+    BatchNorm,
+    EpochRecord,
+    Member,
+    StopReason,
+    TrainedMember,
+    Trees,
+    check_members,
+)
 
 
 @dataclass(frozen=True)

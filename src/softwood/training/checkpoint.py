@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from softwood.member_state import MemberState
-from softwood.members import EpochRecord, Member
 from softwood.modelfile import write_whole
+from softwood.training.member_state import MemberState
+from softwood.training.members import EpochRecord, Member
 
 if TYPE_CHECKING:
-    from softwood.training import TrainingConfig
+    from softwood.training.loop import TrainingConfig
 
 _FORMAT = "softwood checkpoint"
 _VERSION = 1

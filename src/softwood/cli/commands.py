@@ -1,6 +1,6 @@
 """The command `softwood`: what each subcommand is called, which options it has, and what it prints.
 
-The work is done elsewhere: files by `softwood.tablefile`, targets by `softwood.supervised`, figures by
+The work is done elsewhere: files by `softwood.cli.tablefile`, targets by `softwood.supervised`, figures by
 `softwood.metrics`, search by `softwood.tune`, explanations by `softwood.explain`, pictures by `softwood.plot` and
 `softwood.report`. Errors are turned into one line by `softwood.__main__`.
 """
@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.table import Table as ScreenTable
 
 import softwood
-from softwood.cli_explain import explain, plot, report
-from softwood.console import (
+from softwood.cli.console import (
     AsJson,
     Drop,
     Jobs,
@@ -39,11 +38,12 @@ from softwood.console import (
     print_notes,
     require_folder,
 )
-from softwood.example_tables import EXAMPLES, load_example
+from softwood.cli.example_tables import EXAMPLES, load_example
+from softwood.cli.explaining import explain, plot, report
+from softwood.cli.tablefile import BatchWriter, TableFileError, read_batches
 from softwood.metrics import figures_of_merit
 from softwood.modelfile import write_whole
 from softwood.supervised import LearningTask, class_labels, learning_task, model_columns, require_column
-from softwood.tablefile import BatchWriter, TableFileError, read_batches
 
 app = typer.Typer(
     help="Soft decision trees for tables: train, judge, apply and explain a model without writing code.",

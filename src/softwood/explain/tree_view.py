@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.explain import check_tree
+from softwood.explain.subject import check_tree
 from softwood.importance import split_stakes
 from softwood.model import Model
 

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table as ScreenTable
 
 import softwood
-from softwood.example_tables import EXAMPLES, load_example
+from softwood.cli.example_tables import EXAMPLES, load_example
+from softwood.cli.tablefile import TableFileError, read_file
 from softwood.metrics import FIGURES
 from softwood.supervised import LearningTask, known_task
-from softwood.tablefile import TableFileError, read_file
 
 Source = Annotated[str, typer.Argument(metavar="TABLE", help="File (.csv, .tsv, .parquet) or built-in table.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file written by train.")]

@@ -12,11 +12,20 @@ from rich.console import Console
 from rich.table import Table as ScreenTable
 
 import softwood
-from softwood.console import AsJson, ModelFile, Source, Target, as_json_text, open_known, print_notes, require_folder
-from softwood.example_tables import EXAMPLES, load_example
+from softwood.cli.console import (
+    AsJson,
+    ModelFile,
+    Source,
+    Target,
+    as_json_text,
+    open_known,
+    print_notes,
+    require_folder,
+)
+from softwood.cli.example_tables import EXAMPLES, load_example
+from softwood.cli.tablefile import read_file
 from softwood.explain import DecisionPath, column_contributions, decision_path, importances, rules, usage
 from softwood.supervised import class_labels, model_columns
-from softwood.tablefile import read_file
 
 # More rows than these change no picture and no mean that is shown.
 _MAX_ROWS = 2000
@@ -78,7 +87,7 @@ def plot(
 ) -> None:
     """Draw a model: history, importances, tree and path (these two need a TABLE), or the activations (needs none)."""
     from softwood import plot as pictures
-    from softwood.tree_view import strongest_trees
+    from softwood.explain.tree_view import strongest_trees
 
     out = out or Path(f"{picture.value}.png")
     require_folder(out)

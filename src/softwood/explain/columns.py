@@ -1,8 +1,4 @@
-"""What a fitted model looks at: importances, the way of one row through the trees, rules in words, unused nodes.
-
-All functions take a fitted estimator or a `softwood.model.Model`. Nodes of a tree are numbered in heap order (children
-of i are 2i+1 and 2i+2); the last 2^d of them are the leaves. A model averages its members, so all contributions are
-divided by their number, and those of all trees together with the model's offset are the raw scores of a row.
+"""What a model makes of many rows: which columns count, and which nodes are used.
 
 *Importances* are those of `softwood.importance`: how far raw scores move when a split's routing is replaced by a coin
 with the same average odds, shared among the split's inputs by |weight| times spread. They are stored with the model.
@@ -23,23 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood import ops
+from softwood.explain.subject import model_of
 from softwood.importance import left_probability
 from softwood.model import Model
-from softwood.split_rules import SplitRule, split_rule
 from softwood.table import read_table
 
 # Floats held at once while all nodes of a tree are walked for many rows.
 _MAX_FLOATS = 1 << 24
-
-
-def model_of(estimator: Any) -> Model:
-    """The model of a fitted estimator; a model is returned as it is."""
-    model = getattr(estimator, "model_", estimator)
-    if not isinstance(model, Model):
-        raise TypeError(
-            f"A fitted softwood estimator or model is needed; got {type(estimator).__name__}. Call fit or load first."
-        )
-    return model
 
 
 def importances(estimator: Any) -> list[tuple[str, float]]:
@@ -56,172 +42,6 @@ def importances(estimator: Any) -> list[tuple[str, float]]:
     model = model_of(estimator)
     order = np.argsort(-model.importances, kind="stable")
     return [(model.column_names[j], float(model.importances[j])) for j in order]
-
-
-# The way of one row -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class TreePath:
-    """The way of one row through one tree.
-
-    Attributes
-    ----------
-    member, tree : int
-    left : dict of int to float
-        Probability of going left at each split that the row reaches.
-    reach : dict of int to float
-        Probability of arriving at each node, leaves included; nodes that are not reached are absent.
-    leaf_contributions : dict of int to ndarray [k]
-        What each reached leaf (by node number) adds to the raw scores.
-    """
-
-    member: int
-    tree: int
-    left: dict[int, float]
-    reach: dict[int, float]
-    leaf_contributions: dict[int, NDArray[np.float64]]
-
-    @property
-    def contribution(self) -> NDArray[np.float64]:
-        """What the tree adds to the raw scores [k]."""
-        return np.sum(list(self.leaf_contributions.values()), axis=0)
-
-    @property
-    def hard_path(self) -> list[int]:
-        """Nodes from the root to a leaf, by the likelier child at each split."""
-        nodes = [0]
-        while nodes[-1] in self.left:
-            nodes.append(2 * nodes[-1] + (1 if self.left[nodes[-1]] >= 0.5 else 2))
-        return nodes
-
-
-@dataclass(frozen=True, eq=False)
-class DecisionPath:
-    """The way of one row through a model; ``offset + sum of contributions == raw_scores``.
-
-    Attributes
-    ----------
-    trees : list of TreePath
-    offset : ndarray [k]
-        Raw scores before any tree.
-    raw_scores : ndarray [k]
-    prediction : ndarray
-        Class probabilities, or values.
-    """
-
-    trees: list[TreePath]
-    offset: NDArray[np.float64]
-    raw_scores: NDArray[np.float64]
-    prediction: NDArray[np.float64]
-
-    def strongest(self, n: int = 5, output: int = 0) -> list[TreePath]:
-        """The trees that add or take away most of one raw score."""
-        return sorted(self.trees, key=lambda tree: -abs(float(tree.contribution[output])))[:n]
-
-
-def decision_path(estimator: Any, X: Any, row: int = 0) -> DecisionPath:
-    """Follow one row of a table through every tree, into the nodes it reaches only.
-
-    Parameters
-    ----------
-    estimator : fitted estimator or Model
-    X : table
-        Anything that `predict` takes.
-    row : int
-        Which of its rows.
-
-    Examples
-    --------
-    >>> from softwood import TreeEnsembleRegressor
-    >>> X = np.random.default_rng(0).normal(size=(100, 2))
-    >>> regressor = TreeEnsembleRegressor(n_members=2, n_trees=3, random_state=0).fit(X, X[:, 0])
-    >>> path = decision_path(regressor, X, row=7)
-    >>> total = path.offset + sum(tree.contribution for tree in path.trees)
-    >>> bool(np.allclose(total, path.raw_scores))
-    True
-    """
-    model = model_of(estimator)
-    one = _one_row(model, X, row)
-    inputs = model.inputs(one)
-    trees = []
-    for i, (member, (w, b, o)) in enumerate(zip(model.members, model.folded, strict=True)):
-        x = inputs[member.encoding][0].astype(np.float64)
-        for tree in range(len(w)):
-            trees.append(_tree_path(model, i, tree, x, w[tree], None if b is None else b[tree], o[tree]))
-    offset = np.asarray(np.mean([member.trees.offset for member in model.members], axis=0, dtype=np.float64))
-    scores = model.raw_scores(one)
-    return DecisionPath(trees, offset, scores[0], model.head.predictions(scores)[0])
-
-
-def _one_row(model: Model, X: Any, row: int) -> Any:
-    table = read_table(X, kinds=model.preprocessor.kinds)
-    if not 0 <= row < table.n_rows:
-        raise ValueError(f"The row must be 0 to {table.n_rows - 1}, as the table has {table.n_rows}; got {row}.")
-    return table.rows(row, row + 1)
-
-
-def _tree_path(
-    model: Model, member: int, tree: int, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, o: np.ndarray
-) -> TreePath:
-    trees, n_splits = model.members[member].trees, len(w)
-    reach, left, leaves = {0: 1.0}, {}, {}
-    waiting = [0]
-    while waiting:
-        i = waiting.pop()
-        if i >= n_splits:
-            leaves[i] = reach[i] * o[i - n_splits] / len(model.members)
-            continue
-        t = float(w[i] @ x + (0.0 if b is None else b[i]))
-        left[i] = float(left_probability(np.array(t / trees.gamma), trees.activation))
-        for child, probability in ((2 * i + 1, left[i]), (2 * i + 2, 1 - left[i])):
-            if probability > 0:
-                reach[child] = reach[i] * probability
-                waiting.append(child)
-    return TreePath(member, tree, left, dict(sorted(reach.items())), dict(sorted(leaves.items())))
-
-
-def rules(estimator: Any, X: Any, row: int = 0, *, member: int = 0, tree: int = 0) -> list[SplitRule]:
-    """The splits that one row meets on its likeliest way through one tree, in units of the table.
-
-    ``str(rule)`` is a sentence; `softwood.split_rules.SplitRule` has the numbers behind it.
-
-    Examples
-    --------
-    >>> from softwood import TreeEnsembleRegressor
-    >>> X = np.random.default_rng(0).normal(size=(300, 1)) * 10 + 50
-    >>> settings = {"n_members": 1, "n_trees": 1, "depth": 1, "gamma": 0.1, "random_state": 0}
-    >>> regressor = TreeEnsembleRegressor(**settings).fit(X, X[:, 0] > 50)
-    >>> [rule] = rules(regressor, [[80.0]])
-    >>> rule.terms[0].name, rule.goes_left in (True, False)
-    ('x0', True)
-    """
-    model = model_of(estimator)
-    check_tree(model, member, tree)
-    one = _one_row(model, X, row)
-    name = model.members[member].encoding
-    x = model.inputs(one)[name][0].astype(np.float64)
-    w, b, o = model.folded[member]
-    bias = None if b is None else b[tree]
-    path = _tree_path(model, member, tree, x, w[tree], bias, o[tree])
-    base = model.preprocessor.read(one)[0]
-    gamma = model.members[member].trees.gamma
-    return [
-        split_rule(model.preprocessor, name, w[tree, i], 0.0 if bias is None else bias[i], gamma, base, path.left[i])
-        for i in path.hard_path[:-1]
-    ]
-
-
-def check_tree(model: Model, member: int, tree: int) -> None:
-    """Raise a ValueError if the model has no such member or tree."""
-    if not 0 <= member < len(model.members):
-        raise ValueError(f"The member must be 0 to {len(model.members) - 1}; got {member}.")
-    n_trees = len(model.members[member].trees.leaf_weight)
-    if not 0 <= tree < n_trees:
-        raise ValueError(f"The tree must be 0 to {n_trees - 1}; got {tree}.")
-
-
-# Many rows ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
