@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -266,14 +266,27 @@ def tuning_budget(options: argparse.Namespace) -> dict[str, float | None]:
     return {"rounds": options.rounds, "tuning_rows": options.tuning_rows or None}
 
 
-def words_on_tuning(records: Iterable[Record]) -> str:
-    """What went into the tuning of finished units."""
-    budgets = [record["budget"] for record in records if "result" in record and "rounds" in record["budget"]]
-    rounds = sorted({budget["rounds"] for budget in budgets})
-    rows = sorted({str(budget["tuning_rows"] or "all") for budget in budgets})
+def words_on_tuning(units: Mapping[str, Record]) -> str:
+    """What went into the tuning of finished units, whose names begin with that of their set.
+
+    Examples
+    --------
+    >>> budgets = {"a/tel": 10, "b/tel": 10, "c/tel": 5}
+    >>> units = {key: {"result": {}, "budget": {"rounds": n, "tuning_rows": 2000}} for key, n in budgets.items()}
+    >>> words_on_tuning(units)
+    'Tuning rounds: 10, some of c: 5 (paper: 50). Training rows that tuning sees at most: 2000 (paper: all).'
+    """
+    sets_of: dict[int, set[str]] = {}
+    rows = set()
+    for key, record in units.items():
+        if "result" in record and "rounds" in record["budget"]:
+            sets_of.setdefault(record["budget"]["rounds"], set()).add(key.split("/")[0])
+            rows.add(str(record["budget"]["tuning_rows"] or "all"))
+    most, *fewer = sorted(sets_of, reverse=True)
+    words = "".join(f", some of {', '.join(sorted(sets_of[rounds]))}: {rounds}" for rounds in fewer)
     return (
-        f"Tuning rounds: {', '.join(map(str, rounds))} (paper: 50). Training rows that tuning sees at most: "
-        f"{', '.join(rows)} (paper: all)."
+        f"Tuning rounds: {most}{words} (paper: 50). Training rows that tuning sees at most: "
+        f"{', '.join(sorted(rows))} (paper: all)."
     )
 
 

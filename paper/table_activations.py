@@ -88,7 +88,7 @@ def section(results: Path, pictures: Path) -> str:
     wins, ties, losses = wins_ties_losses(means["smooth_step"], means["logistic"])
     significant = [name for name in both if is_significant(ours["smooth_step"][name], ours["logistic"][name])]
     return (
-        f"{words_on_tuning(units.values())} Mean test AUC ± standard error over initialisations; a "
+        f"{words_on_tuning(units)} Mean test AUC ± standard error over initialisations; a "
         "star: the paired t-test tells the two apart at 0.05.\n\n"
         + "\n".join(lines)
         + f"\n\nSmooth-step wins on {wins}, ties on {ties}, loses on {losses} "

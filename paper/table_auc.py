@@ -153,7 +153,7 @@ def _what_was_run(units: dict[str, Record], scores: Scores) -> str:
     splits = [len(by_set) for by_learner in scores.values() for by_set in by_learner.values()]
     return (
         f"Mean test AUC ± standard error over splits, and the paper's in brackets; {min(splits)} to {max(splits)} "
-        f"splits a cell (paper: 15). {words_on_tuning(units.values())} With more than two classes AUC is the mean of "
+        f"splits a cell (paper: 15). {words_on_tuning(units)} With more than two classes AUC is the mean of "
         "each class against the rest. A star: TEL or XGBoost is better than the other by the paired t-test at 0.05."
     )
 
