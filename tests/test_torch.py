@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from softwood import ops, reference  # noqa: E402
-from softwood.torch import TreeEnsemble, tree_ensemble  # noqa: E402
+from softwood import reference  # noqa: E402
+from softwood.torch import TreeEnsemble, kernels, tree_ensemble  # noqa: E402
 from softwood.torch import dense as dense_form  # noqa: E402
 
 ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
@@ -196,7 +196,7 @@ def test_diverged_weights_give_nan(implementation):
 def passes(monkeypatch):
     """What the passes of a test used: the tapes of forward passes, and tapes and needs of backward passes."""
     found = {"forward": [], "backward": [], "needs": []}
-    forward, backward = ops.unchecked_forward, ops.unchecked_backward
+    forward, backward = kernels.forward, kernels.backward
 
     def watched_forward(*arguments):
         output, tape = forward(*arguments)
@@ -204,13 +204,14 @@ def passes(monkeypatch):
         return output, tape
 
     def watched_backward(*arguments):
-        *_, tape, needs, _ = arguments
+        needed, tape = arguments[3], arguments[4] if len(arguments) > 4 else None
         found["backward"].append(tape)
-        found["needs"].append(set(needs))
-        backward(*arguments)
+        names = ("x", "split_weight", "leaf_weight", "split_bias")
+        found["needs"].append({name for name, is_needed in zip(names, needed, strict=True) if is_needed})
+        return backward(*arguments)
 
-    monkeypatch.setattr(ops, "unchecked_forward", watched_forward)
-    monkeypatch.setattr(ops, "unchecked_backward", watched_backward)
+    monkeypatch.setattr(kernels, "forward", watched_forward)
+    monkeypatch.setattr(kernels, "backward", watched_backward)
     return found
 
 
