@@ -10,6 +10,7 @@
 #include "arrays.h"
 #include "exchange.h"
 #include "softwood/ensemble.h"
+#include "softwood/marked_rows.h"
 #include "softwood/thread_pool.h"
 
 namespace softwood::bindings {
@@ -178,18 +179,29 @@ class RowMemory {
   Zeros<std::uint8_t> split_marked_, leaf_marked_;
 };
 
-// Returns (indices [2, r], values [r, columns_a], values [r]) of the r marked rows; values are None for null arrays.
+// Returns (indices [2, r], values [r, n_columns], biases [r]) of the r marked rows; values are None for null arrays.
 template <typename T>
 nb::object taken_rows(std::uint8_t* marked, std::int64_t n_trees, std::int64_t n_nodes, T* rows, std::int64_t n_columns,
                       T* biases) {
   if (rows == nullptr && biases == nullptr) return nb::make_tuple(nb::none(), nb::none(), nb::none());
-  const std::int64_t n_marked = count_marked(marked, n_trees * n_nodes);
+  const std::vector<std::int64_t> taken = take_marks(marked, n_trees * n_nodes);
+  const auto n_taken = static_cast<std::int64_t>(taken.size());
   std::int64_t* position;
-  RowMove<T> a{rows, nullptr, n_columns}, b{biases, nullptr, 1};
-  nb::object indices = new_tensor<std::int64_t>({2, n_marked}, false, &position);
-  nb::object values = rows != nullptr ? new_tensor<T>({n_marked, n_columns}, false, &a.to) : nb::none();
-  nb::object bias_values = biases != nullptr ? new_tensor<T>({n_marked}, false, &b.to) : nb::none();
-  take_rows(marked, n_trees, n_nodes, a, b, position, position + n_marked);
+  nb::object indices = new_tensor<std::int64_t>({2, n_taken}, false, &position);
+  for (std::int64_t i = 0; i < n_taken; ++i) {
+    position[i] = taken[std::size_t(i)] / n_nodes;
+    position[n_taken + i] = taken[std::size_t(i)] % n_nodes;
+  }
+  T* to;
+  nb::object values = nb::none(), bias_values = nb::none();
+  if (rows != nullptr) {
+    values = new_tensor<T>({n_taken, n_columns}, false, &to);
+    take_rows(taken, n_columns, rows, to);
+  }
+  if (biases != nullptr) {
+    bias_values = new_tensor<T>({n_taken}, false, &to);
+    take_rows(taken, 1, biases, to);
+  }
   return nb::make_tuple(std::move(indices), std::move(values), std::move(bias_values));
 }
 

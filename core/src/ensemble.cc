@@ -392,64 +392,20 @@ void reachability(const Ensemble<T>& ensemble, const Rows<T>& x, std::int32_t* l
   });
 }
 
-namespace {
-
-// Calls visit(row) for the marked ones in their order. Few of a deep tree's are, so most marks are passed over in bulk.
-template <typename Visit>
-void for_marked(const std::uint8_t* marked, std::int64_t n_rows, const Visit& visit) {
-  constexpr std::int64_t kWords = 4, kBulk = 8 * kWords;
-  std::int64_t row = 0;
-  for (; row + kBulk <= n_rows; row += kBulk) {
-    std::uint64_t words[kWords];
-    std::memcpy(words, marked + row, sizeof(words));
-    if ((words[0] | words[1] | words[2] | words[3]) == 0) continue;
-    for (std::int64_t i = 0; i < kBulk; ++i) {
-      if (words[i / 8] == 0) {
-        i += 7;
-      } else if (marked[row + i] != 0) {
-        visit(row + i);
-      }
-    }
-  }
-  for (; row < n_rows; ++row) {
-    if (marked[row] != 0) visit(row);
-  }
-}
-
-}  // namespace
-
 template <typename T>
 void clear_rows(std::uint8_t* marked, std::int64_t n_rows, T* rows_a, std::int64_t columns_a, T* rows_b,
                 std::int64_t columns_b) {
-  for_marked(marked, n_rows, [&](std::int64_t row) {
+  for (std::int64_t row = 0; row < n_rows; ++row) {
+    std::uint64_t eight = 1;
+    if (row % 8 == 0 && row + 8 <= n_rows) std::memcpy(&eight, marked + row, 8);
+    if (eight == 0) {  // mostly so in deep trees
+      row += 7;
+      continue;
+    }
+    if (marked[row] == 0) continue;
     marked[row] = 0;
     if (rows_a != nullptr) std::fill_n(rows_a + row * columns_a, columns_a, T(0));
     if (rows_b != nullptr) std::fill_n(rows_b + row * columns_b, columns_b, T(0));
-  });
-}
-
-std::int64_t count_marked(const std::uint8_t* marked, std::int64_t n_rows) {
-  return n_rows - std::count(marked, marked + n_rows, 0);
-}
-
-template <typename T>
-void take_rows(std::uint8_t* marked, std::int64_t n_trees, std::int64_t n_nodes, const RowMove<T>& a,
-               const RowMove<T>& b, std::int64_t* trees, std::int64_t* nodes) {
-  std::int64_t n_taken = 0;
-  for (std::int64_t tree = 0; tree < n_trees; ++tree) {
-    for_marked(marked + tree * n_nodes, n_nodes, [&](std::int64_t node) {
-      const std::int64_t row = tree * n_nodes + node;
-      marked[row] = 0;
-      trees[n_taken] = tree;
-      nodes[n_taken] = node;
-      for (const RowMove<T>* move : {&a, &b}) {
-        if (move->from == nullptr) continue;
-        T* const from = move->from + row * move->n_columns;
-        std::copy_n(from, move->n_columns, move->to + n_taken * move->n_columns);
-        std::fill_n(from, move->n_columns, T(0));
-      }
-      ++n_taken;
-    });
   }
 }
 
@@ -459,9 +415,7 @@ void take_rows(std::uint8_t* marked, std::int64_t n_trees, std::int64_t n_nodes,
   template void backward(const Ensemble<T>&, const Rows<T>&, bool, const T*, const Tape<T>*, const Gradients<T>&,   \
                          int);                                                                                      \
   template void reachability(const Ensemble<T>&, const Rows<T>&, std::int32_t*, std::int32_t*, std::int32_t*, int); \
-  template void clear_rows(std::uint8_t*, std::int64_t, T*, std::int64_t, T*, std::int64_t);                        \
-  template void take_rows(std::uint8_t*, std::int64_t, std::int64_t, const RowMove<T>&, const RowMove<T>&,          \
-                          std::int64_t*, std::int64_t*);
+  template void clear_rows(std::uint8_t*, std::int64_t, T*, std::int64_t, T*, std::int64_t);
 SOFTWOOD_INSTANTIATE(float)
 SOFTWOOD_INSTANTIATE(double)
 

@@ -96,21 +96,6 @@ template <typename T>
 void clear_rows(std::uint8_t* marked, std::int64_t n_rows, T* rows_a, std::int64_t columns_a, T* rows_b,
                 std::int64_t columns_b);
 
-std::int64_t count_marked(const std::uint8_t* marked, std::int64_t n_rows);
-
-// Moves marked rows out of [n_trees, n_nodes, n_columns] arrays, which are zero afterwards, and removes the marks. Rows
-// keep their order; `trees` and `nodes` say where they were. All of `to` are as long as `count_marked` says. A row
-// comes out of one array, or of two with the same marks; `from` may be null.
-template <typename T>
-struct RowMove {
-  T* from;
-  T* to;
-  std::int64_t n_columns;
-};
-template <typename T>
-void take_rows(std::uint8_t* marked, std::int64_t n_trees, std::int64_t n_nodes, const RowMove<T>& a,
-               const RowMove<T>& b, std::int64_t* trees, std::int64_t* nodes);
-
 // "baseline", "avx2" or "avx512" on x86-64, "baseline" elsewhere: the kernels in use, chosen once by what the CPU has,
 // or lower if the environment variable SOFTWOOD_ISA says so.
 const char* instruction_set();
