@@ -5,12 +5,17 @@
 #include <new>
 #include <vector>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace softwood::bindings {
 namespace {
 
 constexpr std::uint32_t kMajorVersion = 1;
 constexpr std::uint32_t kMinorVersion = 3;  // the one that this layout was compared with; later ones only append
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kManyBytes = std::size_t{1} << 22;
 
 struct ManagedTensor {
   std::uint32_t major, minor;
@@ -31,6 +36,21 @@ struct Exchange {
 };
 
 const Exchange* exchange = nullptr;
+
+// Many zeros are fresh pages, of which large ones are asked for: an optimiser is about to read them all, and each page
+// costs it a fault.
+void* allocate(std::size_t n_bytes, bool zeros) {
+  void* const memory = zeros ? std::calloc(n_bytes, 1) : std::malloc(n_bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (zeros && n_bytes >= kManyBytes) {
+    constexpr std::uintptr_t kPage = 4096;
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(memory), first = (begin + kPage - 1) / kPage * kPage;
+    madvise(reinterpret_cast<void*>(first), begin + n_bytes - first, MADV_HUGEPAGE);  // no more than advice
+  }
+#endif
+  return memory;
+}
 
 // A tensor that is ours until the framework calls the deleter. Its elements follow in the same allocation.
 struct Block {
@@ -97,9 +117,7 @@ bool look_at(nb::handle object, TensorView& view) {
 nb::object new_tensor(nb::dlpack::dtype dtype, std::initializer_list<std::int64_t> shape, bool zeros, void** data) {
   std::size_t n_bytes = dtype.bits / 8U;
   for (std::int64_t length : shape) n_bytes *= static_cast<std::size_t>(length);
-  const std::size_t n_total = sizeof(Block) + kAlignment + n_bytes;
-  void* const memory = zeros ? std::calloc(n_total, 1) : std::malloc(n_total);
-  if (memory == nullptr) throw std::bad_alloc();
+  void* const memory = allocate(sizeof(Block) + kAlignment + n_bytes, zeros);
   Block* const block = new (memory) Block;
   *data = block->elements();
   std::size_t n_dims = shape.size();
