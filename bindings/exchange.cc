@@ -37,21 +37,6 @@ struct Exchange {
 
 const Exchange* exchange = nullptr;
 
-// Many zeros are fresh pages, of which large ones are asked for: an optimiser is about to read them all, and each page
-// costs it a fault.
-void* allocate(std::size_t n_bytes, bool zeros) {
-  void* const memory = zeros ? std::calloc(n_bytes, 1) : std::malloc(n_bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (zeros && n_bytes >= kManyBytes) {
-    constexpr std::uintptr_t kPage = 4096;
-    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(memory), first = (begin + kPage - 1) / kPage * kPage;
-    madvise(reinterpret_cast<void*>(first), begin + n_bytes - first, MADV_HUGEPAGE);  // no more than advice
-  }
-#endif
-  return memory;
-}
-
 // A tensor that is ours until the framework calls the deleter. Its elements follow in the same allocation.
 struct Block {
   ManagedTensor managed;
@@ -85,6 +70,19 @@ bool look_at_tensor(const nb::dlpack::dltensor& tensor, TensorView& view) {
 }
 
 }  // namespace
+
+void* allocate(std::size_t n_bytes, bool zeros) {
+  void* const memory = zeros ? std::calloc(n_bytes, 1) : std::malloc(n_bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (zeros && n_bytes >= kManyBytes) {
+    constexpr std::uintptr_t kPage = 4096;
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(memory), first = (begin + kPage - 1) / kPage * kPage;
+    madvise(reinterpret_cast<void*>(first), begin + n_bytes - first, MADV_HUGEPAGE);  // no more than advice
+  }
+#endif
+  return memory;
+}
 
 bool use_exchange(nb::object capsule) {
   exchange = nullptr;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -35,8 +36,11 @@ struct TensorView {
 // Looks at a tensor; false if it is not laid out as above, or not a tensor. The view is good while the object lives.
 bool look_at(nb::handle object, TensorView& view);
 
-// Makes a tensor and sets `data` to its elements, which are zero if `zeros`: many zeros are fresh pages, which cost
-// nothing until they are touched.
+// Memory for std::free. Many zeros are fresh pages, which cost nothing until they are touched; large pages are asked
+// for, since each costs its first reader a fault, and rows far apart miss fewer of them.
+void* allocate(std::size_t n_bytes, bool zeros);
+
+// Makes a tensor and sets `data` to its elements, which `allocate` made.
 nb::object new_tensor(nb::dlpack::dtype dtype, std::initializer_list<std::int64_t> shape, bool zeros, void** data);
 
 template <typename T>

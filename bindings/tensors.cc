@@ -161,8 +161,7 @@ class RowMemory {
    public:
     Item* zeros(std::int64_t size) {
       if (size != size_) {
-        items_.reset(static_cast<Item*>(std::calloc(static_cast<std::size_t>(size), sizeof(Item))));
-        if (!items_) throw std::bad_alloc();
+        items_.reset(static_cast<Item*>(allocate(static_cast<std::size_t>(size) * sizeof(Item), true)));
         size_ = size;
       }
       return items_.get();

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from softwood import reference  # noqa: E402
+from softwood import _core, reference  # noqa: E402
 from softwood.torch import TreeEnsemble, kernels, tree_ensemble  # noqa: E402
 from softwood.torch import dense as dense_form  # noqa: E402
 
@@ -156,6 +156,58 @@ def test_layouts_that_are_not_contiguous():
     wide[:, 2:6] = x
     torch.testing.assert_close(call(wide[:, 2:6], split_weight, leaf_weight, split_bias), expected)
     torch.testing.assert_close(call(x[::2], split_weight, leaf_weight, split_bias), expected[::2])
+
+
+def test_gradients_of_layouts_that_are_not_contiguous():
+    arguments = make_arguments()
+    expected = gradients_of(arguments)
+    strided = [tensor.detach().mT.contiguous().mT.requires_grad_() for tensor in arguments]
+    for gradient, wanted in zip(gradients_of(strided), expected, strict=True):
+        torch.testing.assert_close(gradient, wanted)
+    grad_output = torch.randn(3, 6, dtype=torch.float64).mT
+    by_layout = [torch.autograd.grad(call(*arguments), arguments, g) for g in (grad_output, grad_output.contiguous())]
+    for gradient, wanted in zip(*by_layout, strict=True):
+        assert torch.equal(gradient, wanted)
+
+
+def test_tensors_that_are_not_what_their_memory_holds():
+    arguments = make_arguments()
+    negated = [torch._neg_view(-tensor.detach()).requires_grad_() for tensor in arguments]
+    assert all(tensor.is_neg() for tensor in negated)
+    torch.testing.assert_close(call(*negated), call(*arguments))
+    for gradient, wanted in zip(gradients_of(negated), gradients_of(arguments), strict=True):
+        torch.testing.assert_close(gradient, wanted)
+    grad_output = torch.randn(6, 3, dtype=torch.float64)
+    for found, wanted in (
+        (torch._neg_view(-grad_output), grad_output),
+        (torch._efficientzerotensor((6, 3), dtype=torch.float64), 0 * grad_output),
+    ):
+        by_memory = [torch.autograd.grad(call(*arguments), arguments, g) for g in (found, wanted)]
+        for gradient, expected in zip(*by_memory, strict=True):
+            torch.testing.assert_close(gradient, expected)
+
+
+@pytest.fixture
+def no_table(monkeypatch):
+    """A PyTorch that does not publish how its tensors are read from C."""
+    wrapped = {name: kernels._through_arrays(getattr(kernels, name)) for name in ("_accepts", "_forward", "_backward")}
+    for name, function in wrapped.items():
+        monkeypatch.setattr(kernels, name, function)
+    _core.use_exchange(None)
+    yield
+    _core.use_exchange(kernels._table)
+
+
+@pytest.mark.parametrize("sparse_grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_arrays_serve_where_tensors_cannot_be_read(request, dtype, sparse_grad):
+    arguments = make_arguments(dtype=dtype)
+    expected = call(*arguments), *gradients_of(arguments, sparse_grad=sparse_grad)
+    request.getfixturevalue("no_table")
+    found = call(*arguments), *gradients_of(arguments, sparse_grad=sparse_grad)
+    for a, b in zip(found, expected, strict=True):
+        assert a.is_sparse == b.is_sparse
+        assert torch.equal(a.to_dense(), b.to_dense())
 
 
 @pytest.mark.parametrize("implementation", ["native", "dense"])

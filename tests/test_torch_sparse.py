@@ -71,6 +71,15 @@ def test_memory_is_used_again_and_freed_with_the_parameter(monkeypatch):
     assert len(eager._scratch) == 0
 
 
+def test_sparse_gradients_after_a_change_of_dtype():
+    layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True)
+    layer(torch.randn(5, 4)).sum().backward()
+    layer.zero_grad()
+    layer.double()
+    layer(torch.randn(5, 4, dtype=torch.float64)).sum().backward()
+    assert layer.split_weight.grad.dtype == torch.float64
+
+
 def test_sparse_gradients_with_changing_needs_and_batch_sizes():
     layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True, bias=True, init="scaled")
     twin = copy.deepcopy(layer)
