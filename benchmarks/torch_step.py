@@ -193,7 +193,7 @@ def call_overhead(args: argparse.Namespace) -> dict:
     layer = TreeEnsemble(IN_FEATURES, OUT_FEATURES, N_TREES, depth=2)
     x, scale = torch.randn(8, IN_FEATURES), torch.ones(IN_FEATURES, requires_grad=True)
     grad_output, grad_x = torch.ones(8, OUT_FEATURES), torch.ones(8, IN_FEATURES)
-    arrays: list[Any] = [tensor.numpy(force=True) for tensor in (x, layer.split_weight, layer.leaf_weight)]
+    arrays = [tensor.numpy(force=True) for tensor in (x, layer.split_weight, layer.leaf_weight)]
     leaves = (scale, layer.split_weight, layer.leaf_weight)
 
     def forget() -> None:
@@ -215,12 +215,14 @@ def call_overhead(args: argparse.Namespace) -> dict:
     output, tape = ops.forward(*arrays, with_tape=True)
     gradients = ops.backward(grad_output.numpy(), *arrays, tape=tape)
     marks = [np.zeros(weight.shape[:2], np.uint8) for weight in arrays[1:]]
-    options: tuple[Any, ...] = (None, 0, 1.0, True)  # bias, activation, gamma, sum of trees
+    options = (None, 0, 1.0, True)  # bias, activation, gamma, sum of trees
+
+    core: Any = _core  # starred arguments are beyond what its overloads can check
 
     def compiled() -> None:
-        tape = _core.TapeFloat32()
-        _core.forward(*arrays, *options, output, tape, 1)
-        _core.backward(grad_output.numpy(), *arrays, *options, tape, *gradients, *marks, 1)
+        tape = core.TapeFloat32()
+        core.forward(*arrays, *options, output, tape, 1)
+        core.backward(grad_output.numpy(), *arrays, *options, tape, *gradients, *marks, 1)
 
     def empty_function() -> None:
         forget()
