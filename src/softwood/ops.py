@@ -268,7 +268,7 @@ def unchecked_forward(
     n_threads: int,
     with_tape: bool,
 ) -> tuple[FloatArray, TapeContents | None]:
-    """`forward` for layers that have checked their tensors in their own terms, and to which microseconds matter.
+    """`forward` for arguments that have been checked.
 
     The arrays are C-contiguous, aligned and of one dtype. The core refuses shapes that do not match, in terser words.
     """
