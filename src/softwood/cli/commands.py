@@ -31,12 +31,14 @@ from softwood.cli.console import (
     Target,
     Task,
     as_json_text,
+    kinds_of,
     open_known,
     open_table,
     print_figures,
     print_files,
     print_notes,
-    require_folder,
+    require_place,
+    require_source,
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.explaining import explain, plot, report
@@ -90,7 +92,7 @@ def train(
 ) -> None:
     """Train a model on a table, judge it on rows held out, write it to a file. Ctrl-C keeps the best epoch so far."""
     started = time.monotonic()
-    require_folder(out)
+    require_place(out, (".safetensors",))
     frame, target, task = open_table(source, target, task)
     found = learning_task(frame, target, task=task, drop=drop or ())
     print_notes(found.notes)
@@ -111,7 +113,7 @@ def train(
         "target": target,
         "task": found.task,
         "rows": {"training": len(training_rows), "test": len(test_rows)},
-        "columns": dict(zip(estimator.model_.column_names, estimator.model_.preprocessor.kinds, strict=True)),
+        "columns": kinds_of(estimator),
         "parameters": estimator.model_.estimator["params"],
         "seed": seed,
         "seconds": round(time.monotonic() - started, 2),
@@ -163,7 +165,8 @@ def predict(
     """Predict rows of a table of any length, batch by batch: class labels and probabilities, or values."""
     estimator = softwood.load(model)
     estimator.set_params(n_jobs=jobs)
-    kinds = dict(zip(estimator.model_.column_names, estimator.model_.preprocessor.kinds, strict=True))
+    require_source(source)
+    kinds = kinds_of(estimator)
     batches = (
         iter([load_example(source)[0]]) if source in EXAMPLES else read_batches(source, kinds, batch_rows=batch_rows)
     )
@@ -171,7 +174,9 @@ def predict(
         for batch in batches:
             writer.write(_predictions(estimator, batch, keep or ()))
         if writer.n_rows == 0:
-            raise TableFileError(f"{source} must hold at least one row; it has a header only.")
+            raise TableFileError(
+                f"{source} must hold at least one row; it has a header only. Check how it was written."
+            )
     if out != "-":
         print(f"{writer.n_rows} rows written to {out}", file=sys.stderr)
 
@@ -195,7 +200,7 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
         "gamma": round(float(trees.gamma), 6),
         "numbers": sum(m.trees.split_weight.size + m.trees.leaf_weight.size for m in fitted.members),
         "epochs": max(fitted.history.get("epoch", []), default=-1) + 1,
-        "columns": dict(zip(fitted.column_names, fitted.preprocessor.kinds, strict=True)),
+        "columns": kinds_of(estimator),
     }
     if as_json:
         print(as_json_text(facts))
@@ -239,7 +244,7 @@ def tune(
     """Search for good parameters by cross-validation, in a study that can be stopped, resumed and shared."""
     from softwood.tune import Search, run_search
 
-    require_folder(out)
+    require_place(out, (".json",))
     frame, target, task = open_table(source, target, task)
     found = learning_task(frame, target, task=task, drop=drop or ())
     print_notes(found.notes)
@@ -268,7 +273,7 @@ def export(
     """Write a model as an ONNX graph or as C, for use without softwood."""
     from softwood.export import export as write_export
 
-    require_folder(out)
+    require_place(out, (".onnx", ".c"))
     for path in write_export(softwood.load(model), out):
         print(f"{path} written", file=sys.stderr)
 
