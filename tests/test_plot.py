@@ -74,7 +74,7 @@ def test_the_path_of_a_row_says_what_the_tree_adds(fitted, rows):
     way = next(w for w in decision_path(fitted, rows, 5).trees if (w.member, w.tree) == (0, 1))
     title = plot.plot_row_path(fitted, rows, 5, member=0, tree=1).get_title()
     assert title.startswith(f"row 5 in member 0, tree 1: adds {way.contribution[0]:+.3g} to the raw score")
-    with pytest.raises(ValueError, match=r"no tree 9 in a member 0"):
+    with pytest.raises(ValueError, match=r"The tree must be 0 to 2; got 9\."):
         plot.plot_row_path(fitted, rows, tree=9)
 
 

@@ -6,6 +6,7 @@ command leaves a half-written file behind.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -63,6 +64,8 @@ def _usage_error(error: Exception) -> int:
 
 
 def _one_line(error: BaseException | str) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "No space is left on the disk that is written to. Free some, or choose another place with --out."
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}. Check the path and its permissions."
     return " ".join(str(error).split()) or type(error).__name__

@@ -19,7 +19,7 @@ except ImportError as error:
     raise ImportError("softwood.plot needs matplotlib: pip install 'softwood[plot]'.") from error
 
 from softwood.explain import decision_path, importances, usage
-from softwood.explain.subject import model_of
+from softwood.explain.subject import check_tree, model_of
 from softwood.explain.tree_view import TreeView, tree_view
 from softwood.importance import left_probability
 
@@ -146,6 +146,7 @@ def plot_tree(
         Levels of splits drawn at most.
     """
     model = model_of(estimator)
+    check_tree(model, member, tree)
     traffic = usage(model, X).traffic[member][tree]
     view = tree_view(model, traffic, member=member, tree=tree, output=output, max_depth=max_depth)
     ax = _draw_tree(view, traffic, ax)
@@ -166,10 +167,9 @@ def plot_row_path(
 ) -> Any:
     """The way of one row through one tree: probability of arriving at each node, and what its leaves add."""
     model = model_of(estimator)
+    check_tree(model, member, tree)
     path = decision_path(model, X, row)
-    way = next((p for p in path.trees if (p.member, p.tree) == (member, tree)), None)
-    if way is None:
-        raise ValueError(f"The model has no tree {tree} in a member {member}.")
+    way = next(p for p in path.trees if (p.member, p.tree) == (member, tree))
     reach = np.zeros(2 * model.members[member].trees.leaf_weight.shape[1] - 1)
     reach[list(way.reach)] = list(way.reach.values())
     view = tree_view(model, reach, member=member, tree=tree, output=output, max_depth=max_depth)

@@ -148,7 +148,7 @@ def model_columns(frame: Any, model: Model) -> Any:
     if missing:
         some = ", ".join(map(repr, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise ValueError(
-            f"The table must have the {model.n_columns} columns of the model; {some} {_nearest(missing, names)}"
+            f"The table must have the {model.n_columns} columns of the model; {some} {_remedy(missing, names)}"
         )
     return _select(frame, model.column_names)
 
@@ -158,8 +158,8 @@ def require_column(name: str, names: Sequence[str]) -> int:
     if name in names:
         return list(names).index(name)
     shown = ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    near = _nearest(name, names, 0.5)
+    hint = "." if near is None else f"; did you mean {near!r}?"
     raise ValueError(f"The table must have a column {name!r}{hint} Its columns are {shown}.")
 
 
@@ -199,11 +199,20 @@ def _with_target(frame: Any, table: Table, j: int) -> tuple[Any, Table, list[str
     return _take(frame, rows), table.take(rows), [note]
 
 
-def _nearest(missing: Sequence[str], names: Sequence[str]) -> str:
+def _nearest(name: str, names: Sequence[str], cutoff: float) -> str | None:
+    """The name most like the given one, whatever the case of letters; None if none is alike enough."""
+    by_lower = {other.casefold(): other for other in reversed(names)}
+    near = difflib.get_close_matches(name.casefold(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[near[0]] if near else None
+
+
+def _remedy(missing: Sequence[str], names: Sequence[str]) -> str:
     if len(missing) > 1:
         return "are missing. Add them, or train without them."
-    near = difflib.get_close_matches(missing[0], names, n=1, cutoff=0.6)
-    return f"is missing (is it {near[0]!r} here? Rename it)." if near else "is missing. Add it, or train without it."
+    near = _nearest(missing[0], names, 0.6)
+    if near is None:
+        return "is missing. Add it, or train without it."
+    return f"is missing (is it {near!r} here? Rename it)."
 
 
 def _target_values(table: Table, j: int, task: str) -> np.ndarray:

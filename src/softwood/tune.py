@@ -7,6 +7,7 @@ than the median of the others is given up. Needs optuna: pip install 'softwood[t
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -142,7 +143,8 @@ def run_search(
         )
     except Exception as error:  # whatever the database's driver raises
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"The storage {storage!r} cannot be opened ({first_line}). Check its URL.") from error
+        shown = without_password(storage or "")
+        raise ValueError(f"The storage {shown!r} cannot be opened ({first_line}). Check its URL.") from error
     known = made.user_attrs.get("metric", search.metric)
     if known != search.metric:
         raise ValueError(f"Study {study!r} is about {known}, not {search.metric}. Choose another --study name.")
@@ -153,6 +155,17 @@ def run_search(
         raise ValueError(f"No trial of study {study!r} was completed. Run more trials, or check the table.")
     params = dict(made.best_trial.user_attrs["params"])
     return Best(params, search.metric, made.best_value, len(states), states.count(optuna.trial.TrialState.PRUNED))
+
+
+def without_password(storage: str) -> str:
+    """A storage URL as it may be shown.
+
+    Examples
+    --------
+    >>> without_password("mysql://me:secret@host/studies")
+    'mysql://me:***@host/studies'
+    """
+    return re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", storage)
 
 
 def _print_trial(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:

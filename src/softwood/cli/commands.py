@@ -42,7 +42,7 @@ from softwood.cli.console import (
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.explaining import explain, plot, report
-from softwood.cli.tablefile import BatchWriter, TableFileError, read_batches
+from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
 from softwood.metrics import figures_of_merit
 from softwood.modelfile import write_whole
 from softwood.supervised import LearningTask, class_labels, learning_task, model_columns, require_column
@@ -166,6 +166,8 @@ def predict(
     estimator = softwood.load(model)
     estimator.set_params(n_jobs=jobs)
     require_source(source)
+    if out != "-":
+        require_place(Path(out))
     kinds = kinds_of(estimator)
     batches = (
         iter([load_example(source)[0]]) if source in EXAMPLES else read_batches(source, kinds, batch_rows=batch_rows)
@@ -174,9 +176,7 @@ def predict(
         for batch in batches:
             writer.write(_predictions(estimator, batch, keep or ()))
         if writer.n_rows == 0:
-            raise TableFileError(
-                f"{source} must hold at least one row; it has a header only. Check how it was written."
-            )
+            raise TableFileError(NO_ROWS.format(source))
     if out != "-":
         print(f"{writer.n_rows} rows written to {out}", file=sys.stderr)
 
@@ -242,7 +242,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search for good parameters by cross-validation, in a study that can be stopped, resumed and shared."""
-    from softwood.tune import Search, run_search
+    from softwood.tune import Search, run_search, without_password
 
     require_place(out, (".json",))
     frame, target, task = open_table(source, target, task)
@@ -254,12 +254,12 @@ def tune(
     best = run_search(search, study=name, storage=storage, n_trials=trials, time_limit=time_limit, quiet=as_json)
     write_whole(out, as_json_text(best.params).encode())
     if as_json:
-        print(as_json_text({"study": name, "storage": storage, **asdict(best)}))
+        print(as_json_text({"study": name, "storage": without_password(storage), **asdict(best)}))
         return
     print(f"Best of {best.n_trials} trials ({best.n_pruned} pruned): {best.metric} {best.value:.4f}")
     for key, value in best.params.items():
         print(f"  {key:14} {value if isinstance(value, int) else format(value, '.4g')}")
-    print_files({"parameters": str(out), "study": storage})
+    print_files({"parameters": str(out), "study": without_password(storage)})
     print(f"Train with them: softwood train {shlex.quote(source)} --target {shlex.quote(target)} --params {out}")
 
 

@@ -27,7 +27,7 @@ Target = Annotated[str | None, typer.Option("--target", "-t", help="Column to pr
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
-Seed = Annotated[int, typer.Option(help="Same seed, same result, to the bit.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Same seed, same result, to the bit.")]
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores if not given.")]
 
 
@@ -54,7 +54,7 @@ def read_source(source: str, kinds: Mapping[str, str] | None = None) -> Any:
 
 def require_source(source: str) -> None:
     """Refuse what is neither a file nor a built-in table, where the name does not even look like a file's."""
-    if not os.path.exists(source) and "." not in os.path.basename(source):
+    if source not in EXAMPLES and not os.path.exists(source) and "." not in os.path.basename(source):
         raise TableFileError(
             f"There is no file {source!r}, nor a built-in table of that name: those are {', '.join(EXAMPLES)}."
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -28,6 +29,7 @@ from softwood.cli.textformat import TableFileError, TextFormat, text_format
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _PARQUET = (".parquet", ".pq")
 FORMATS = ".csv, .tsv (both also .gz) and .parquet"
+NO_ROWS = "{} must hold at least one row; it has a header only. Check how it was written."
 # What stands for a missing cell in text files; an empty cell always does.
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A")
 
@@ -57,7 +59,7 @@ def read_file(path: str | os.PathLike[str], kinds: Mapping[str, str] | None = No
         raise _unreadable(path, error) from error
     _check_columns(table.schema, path)
     if table.num_rows == 0:
-        raise TableFileError(f"{path} must hold at least one row; it has a header only. Check how it was written.")
+        raise TableFileError(NO_ROWS.format(path))
     return table
 
 
@@ -102,8 +104,6 @@ class BatchWriter:
         if self.path != "-":
             _format_of(self.path)  # refuse an unknown format before any work is done
             folder, name = os.path.split(os.path.abspath(self.path))
-            if not os.path.isdir(folder):
-                raise TableFileError(f"The folder of {self.path} must exist; make it with: mkdir -p {folder}")
             self._temporary = os.path.join(folder, f".{secrets.token_hex(4)}.{name}")
 
     def __enter__(self) -> BatchWriter:
@@ -251,7 +251,11 @@ def _check_columns(schema: pa.Schema, path: str) -> None:
 
 
 def _unreadable(path: str, error: Exception) -> TableFileError:
-    text = " ".join(str(error).split())
+    if isinstance(error, PermissionError):
+        return TableFileError(f"{path} must be readable; it is not. Allow it: chmod u+r {shlex.quote(path)}")
+    text = re.sub(r"^Could not open Parquet input source '.*?': ", "", " ".join(str(error).split()))
+    if "cannot infer number of columns" in text:  # a header without a line's end
+        return TableFileError(NO_ROWS.format(path))
     ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text)
     if ragged:
         line, expected, got = ragged.groups()
