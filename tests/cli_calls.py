@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import signal
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -61,3 +65,30 @@ def complaint(capsys, *arguments):
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     return lines[0].removeprefix("error: ")
+
+
+# A shell that starts this in the background lets its children ignore Ctrl-C; they must not.
+INTERRUPTIBLE = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import softwood.__main__ as m; "
+)
+
+
+def interrupt_after(first_words, arguments, cwd, *, then="", signal_=signal.SIGINT):
+    """Exit code and error stream of a command that gets a signal once a line of it begins with the given words."""
+    code = INTERRUPTIBLE + then + "m.main()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    too_late = threading.Timer(60, process.kill)
+    too_late.start()
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:  # ends at the latest when the timer kills the process
+            if line.startswith(first_words):
+                process.send_signal(signal_)
+                break
+        said = process.stderr.read()
+        return process.wait(timeout=60), said
+    finally:
+        too_late.cancel()
+        process.kill()
+        process.wait(timeout=60)

@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import threading
 
 import numpy as np
 import pyarrow.csv as arrow_csv
@@ -16,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import softwood
-from cli_calls import QUICK, ask, complaint, mixed_table, train_in
+from cli_calls import QUICK, ask, complaint, interrupt_after, mixed_table, train_in
 from softwood.__main__ import run
 from softwood.cli.example_tables import load_example
 from softwood.modelfile import read_model_file
@@ -195,19 +191,6 @@ def test_plot_draws(folder, capsys, tmp_path, picture):
     assert b"<svg" in out.read_bytes()[:600]
 
 
-def test_a_study_is_kept_and_gone_on_with(capsys, tmp_path):
-    command = ["tune", "iris", "--trials", "2", "--folds", "2", "-o", tmp_path / "best.json", "--json"]
-    _, printed, _ = ask(capsys, *command)
-    first = json.loads(printed)
-    assert first["n_trials"] == 2
-    assert json.loads((tmp_path / "best.json").read_text()) == first["params"]
-    assert set(first["params"]) >= {"n_trees", "depth", "gamma", "learning_rate", "batch_size", "max_epochs", "l2"}
-    _, printed, _ = ask(capsys, *command)
-    second = json.loads(printed)
-    assert second["n_trials"] == 4
-    assert second["value"] >= first["value"]
-
-
 def test_help(capsys):
     for command in ("train", "evaluate", "predict", "tune", "explain", "plot", "info", "report"):
         code, printed, _ = ask(capsys, command, "--help")
@@ -218,33 +201,6 @@ def test_help(capsys):
 
 
 # Interrupts -----------------------------------------------------------------------------------------------------------
-
-
-# A shell that starts this in the background lets its children ignore Ctrl-C; they must not.
-INTERRUPTIBLE = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import softwood.__main__ as m; "
-)
-
-
-def interrupt_after(first_words, arguments, cwd, *, then=""):
-    """Exit code and error stream of a command that gets Ctrl-C once a line of it begins with the given words."""
-    code = INTERRUPTIBLE + then + "m.main()"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    too_late = threading.Timer(60, process.kill)
-    too_late.start()
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:  # ends at the latest when the timer kills the process
-            if line.startswith(first_words):
-                process.send_signal(signal.SIGINT)
-                break
-        said = process.stderr.read()
-        return process.wait(timeout=60), said
-    finally:
-        too_late.cancel()
-        process.kill()
-        process.wait(timeout=60)
 
 
 def test_ctrl_c_keeps_the_best_epoch(tmp_path):

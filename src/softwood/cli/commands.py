@@ -237,12 +237,12 @@ def tune(
     drop: Drop = None,
     members: Annotated[int, typer.Option(min=1, help="Ensembles averaged in each trial.")] = 1,
     time_limit: Annotated[float | None, typer.Option(help="Start no trial after this many seconds.")] = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of folds and fits; draws of parameters always differ.")] = 0,
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for good parameters by cross-validation, in a study that can be stopped, resumed and shared."""
-    from softwood.tune import Search, run_search, without_password
+    from softwood.tune import Search, best_so_far, run_search, without_password
 
     require_place(out, (".json",))
     frame, target, task = open_table(source, target, task)
@@ -251,16 +251,31 @@ def tune(
     name = study or f"{Path(source).name} {target}"
     storage = storage or f"sqlite:///{out.with_suffix('.db')}"
     search = Search(found, n_folds=folds, n_members=members, seed=seed, n_jobs=jobs)
-    best = run_search(search, study=name, storage=storage, n_trials=trials, time_limit=time_limit, quiet=as_json)
+    interrupted = False
+    try:
+        best = run_search(search, study=name, storage=storage, n_trials=trials, time_limit=time_limit, quiet=as_json)
+    except KeyboardInterrupt:
+        kept = best_so_far(search, study=name, storage=storage)
+        if kept is None:
+            raise
+        best, interrupted = kept, True
+        print_notes(["Interrupted: the best trial so far is written. The same command goes on with the study."])
     write_whole(out, as_json_text(best.params).encode())
     if as_json:
         print(as_json_text({"study": name, "storage": without_password(storage), **asdict(best)}))
-        return
+    else:
+        _print_best(best, source, target, out, without_password(storage))
+    if interrupted:
+        sys.exit(130)
+
+
+def _print_best(best: Any, source: str, target: str, out: Path, storage: str) -> None:
     print(f"Best of {best.n_trials} trials ({best.n_pruned} pruned): {best.metric} {best.value:.4f}")
     for key, value in best.params.items():
         print(f"  {key:14} {value if isinstance(value, int) else format(value, '.4g')}")
-    print_files({"parameters": str(out), "study": without_password(storage)})
-    print(f"Train with them: softwood train {shlex.quote(source)} --target {shlex.quote(target)} --params {out}")
+    print_files({"parameters": str(out), "study": storage})
+    command = ["softwood", "train", source, "--target", target, "--params", str(out), "--members", "6"]
+    print(f"Train with them: {shlex.join(command)}")
 
 
 @app.command(
