@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -24,6 +25,11 @@ def fitted(rows):
 
 def texts(ax):
     return [text.get_text() for text in ax.texts]
+
+
+def lines(ax):
+    """(words, share) of each node of a tree."""
+    return list(zip(texts(ax)[::2], texts(ax)[1::2], strict=True))
 
 
 def test_history_shows_the_mean_over_members(fitted):
@@ -60,7 +66,7 @@ def test_a_tree_has_a_mark_for_each_node_and_sizes_by_traffic(fitted, rows):
     sizes = [mark.get_sizes()[0] for mark in ax.collections]
     assert sizes[0] == max(sizes)
     assert sizes[1] + sizes[2] == pytest.approx(sizes[0] + 12)
-    assert any(text.endswith("100%") for text in texts(ax))
+    assert "100%" in texts(ax)
 
 
 def test_a_deep_tree_is_collapsed(rows):
@@ -68,6 +74,32 @@ def test_a_deep_tree_is_collapsed(rows):
     ax = plot.plot_tree(deep.fit(rows, rows[:, 0]), rows, max_depth=2)
     assert len(ax.collections) == 7
     assert sum("(16 leaves)" in text for text in texts(ax)) == 4
+
+
+def test_the_busiest_splits_are_unfolded_first(rows):
+    deep = softwood.TreeEnsembleRegressor(n_members=1, n_trees=1, depth=6, max_epochs=9, random_state=0)
+    deep.fit(rows, rows[:, 0])
+    ax = plot.plot_tree(deep, rows, max_nodes=21)
+    assert len(ax.collections) == 21
+    assert ax.figure.get_figwidth() == pytest.approx(3.3)
+    folded = [float(share.strip("<%")) for text, share in lines(ax) if "leaves)" in text]
+    opened = [float(share.strip("<%")) for text, share in lines(ax) if text.startswith("x")]
+    assert folded
+    assert max(folded) <= min(opened)
+    assert len(plot.plot_tree(deep, rows).collections) == 47
+
+
+def test_texts_stay_within_a_column_of_a_paper(rows):
+    names = [f"a column with a long name, number {j}" for j in range(20)]
+    table = pd.DataFrame(rows, columns=names)
+    deep = softwood.TreeEnsembleRegressor(n_members=1, n_trees=1, depth=7, max_epochs=9, random_state=0)
+    ax = plot.plot_tree(deep.fit(table, rows[:, 0]), table)
+    ax.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in (*ax.texts, ax.title)]
+    assert min(box.x0 for box in boxes) >= 0
+    assert max(box.x1 for box in boxes) <= ax.figure.bbox.width
+    words, shares = boxes[0:-1:2], boxes[1:-1:2]
+    assert all(word.x1 < share.x0 for word, share in zip(words, shares, strict=True))
 
 
 def test_the_path_of_a_row_says_what_the_tree_adds(fitted, rows):
