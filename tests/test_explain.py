@@ -9,6 +9,7 @@ import pytest
 import softwood
 from softwood import explain, ops
 from softwood.explain.split_rules import split_rule
+from softwood.importance import column_variances
 
 SMALL = {"n_members": 2, "n_trees": 3, "depth": 3, "max_epochs": 15, "random_state": 0, "gamma": 0.5}
 SMALL |= {"learning_rate": 0.03, "max_features": 1.0}
@@ -91,6 +92,25 @@ def test_importances_are_sorted_shares_that_survive_a_file(fitted, tmp_path):
     assert sum(shares) == pytest.approx(1)
     fitted.save(tmp_path / "model.safetensors")
     assert explain.importances(softwood.load(tmp_path / "model.safetensors")) == found
+
+
+def test_a_column_of_many_inputs_is_not_favoured():
+    """Nine levels of chance beside a number that decides; shares by absolute weights gave them 0.18."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=600)
+    table = pd.DataFrame({"x": x, "chance": rng.choice(list("abcdefghi"), 600)})
+    early = softwood.TreeEnsembleClassifier(n_members=1, max_epochs=5, random_state=0).fit(table, x > 0)
+    assert dict(explain.importances(early))["chance"] < 0.14
+
+
+def test_variances_of_columns_are_those_of_their_parts_of_a_split():
+    rng = np.random.default_rng(0)
+    x, weight = rng.normal(size=(50, 5)), rng.normal(size=(3, 7, 5))
+    found = column_variances(x, weight, np.array([0, 2, 2, 0, 1]), 4)
+    parts = [[0, 3], [4], [1, 2], []]
+    for j, inputs in enumerate(parts):
+        expected = np.einsum("np,mip->nmi", x[:, inputs], weight[:, :, inputs]).var(axis=0)
+        np.testing.assert_allclose(found[:, :, j], expected, atol=1e-12)
 
 
 def test_rules_have_the_units_of_the_table(fitted, table):
