@@ -192,11 +192,13 @@ def test_plot_draws(folder, capsys, tmp_path, picture):
 
 
 def test_help(capsys):
-    for command in ("train", "evaluate", "predict", "tune", "explain", "plot", "info", "report"):
+    for command in ("train", "evaluate", "predict", "tune", "explain", "plot", "info", "report", "export"):
         code, printed, _ = ask(capsys, command, "--help")
         assert code == 0
-        assert f"softwood {command}" in " ".join(printed.split())
-        assert "Example" in printed
+        before, _, after = printed.partition("Examples:")
+        assert f"Usage: softwood {command}" in " ".join(before.split())
+        assert re.search(rf"^ softwood {command} \S+", after, re.MULTILINE)  # each on a line of its own
+        assert "\x1b" not in printed
     assert ask(capsys, "--version")[1].strip() == softwood.__version__
 
 

@@ -31,6 +31,7 @@ from softwood.cli.console import (
     Target,
     Task,
     as_json_text,
+    examples,
     kinds_of,
     open_known,
     open_table,
@@ -64,8 +65,11 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 @app.command(
-    epilog="Examples:  softwood train breast-cancer  |  softwood train data.csv --target churned --drop id  |  "
-    "softwood train sales.parquet -t price --task regression --epochs 20 --out price.safetensors"
+    epilog=examples(
+        "softwood train breast-cancer --report",
+        "softwood train data.csv --target churned --drop id",
+        "softwood train sales.parquet -t price --task regression --epochs 20 --out price.safetensors",
+    )
 )
 def train(
     source: Source,
@@ -83,7 +87,7 @@ def train(
     batch_size: Annotated[int | None, typer.Option(help="Rows a step [64].")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the rows at most [25].")] = None,
     l2: Annotated[float | None, typer.Option(help="L2 penalty on split weights [0].")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss of a regression [squared_error].")] = None,
+    loss: Annotated[str | None, typer.Option(help="Loss, such as absolute_error or poisson.")] = None,
     time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds; the best is kept.")] = None,
     seed: Seed = 0,
     jobs: Jobs = None,
@@ -136,7 +140,7 @@ def train(
         sys.exit(130)
 
 
-@app.command(epilog="Example:  softwood evaluate model.safetensors new.csv --target churned")
+@app.command(epilog=examples("softwood evaluate model.safetensors new.csv --target churned --json"))
 def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: AsJson = False) -> None:
     """Judge a model on rows with a known target."""
     estimator, test = open_known(model, source, target)
@@ -151,8 +155,11 @@ def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: A
 
 
 @app.command(
-    epilog="Examples:  softwood predict model.safetensors new.csv -o out.csv --keep id  |  "
-    "softwood predict model.safetensors huge.parquet -o out.parquet --batch-rows 100000"
+    epilog=examples(
+        "softwood predict model.safetensors new.csv -o out.csv --keep id",
+        "softwood predict model.safetensors huge.parquet -o out.parquet --batch-rows 100000",
+        "softwood predict model.safetensors new.csv | head",
+    )
 )
 def predict(
     model: ModelFile,
@@ -181,7 +188,7 @@ def predict(
         print(f"{writer.n_rows} rows written to {out}", file=sys.stderr)
 
 
-@app.command(epilog="Example:  softwood info model.safetensors --json")
+@app.command(epilog=examples("softwood info model.safetensors", "softwood info model.safetensors --json"))
 def info(model: ModelFile, as_json: AsJson = False) -> None:
     """Say what a model file holds: task, columns, trees, training."""
     estimator = softwood.load(model)
@@ -222,8 +229,11 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
 
 
 @app.command(
-    epilog="Examples:  softwood tune data.csv -t churned --trials 50 --out best.json (again: goes on)  |  "
-    "softwood tune data.csv -t churned --storage postgresql://host/studies"
+    epilog=examples(
+        "softwood tune data.csv -t churned --trials 50 --out best.json",
+        "softwood train data.csv -t churned --params best.json --members 6",
+        "softwood tune data.csv -t churned --storage postgresql://host/studies",
+    )
 )
 def tune(
     source: Source,
@@ -279,7 +289,7 @@ def _print_best(best: Any, source: str, target: str, out: Path, storage: str) ->
 
 
 @app.command(
-    epilog="Examples:  softwood export model.safetensors model.onnx  |  softwood export model.safetensors model.c"
+    epilog=examples("softwood export model.safetensors model.onnx", "softwood export model.safetensors model.c")
 )
 def export(
     model: ModelFile,
@@ -293,9 +303,17 @@ def export(
         print(f"{path} written", file=sys.stderr)
 
 
-app.command(epilog="Example:  softwood explain model.safetensors new.csv --row 3")(explain)
-app.command(epilog="Example:  softwood plot tree model.safetensors new.csv --out tree.png")(plot)
-app.command(epilog="Example:  softwood report model.safetensors test.csv --out report.html")(report)
+app.command(
+    epilog=examples("softwood explain model.safetensors", "softwood explain model.safetensors new.csv --row 3")
+)(explain)
+app.command(
+    epilog=examples(
+        "softwood plot importances model.safetensors",
+        "softwood plot tree model.safetensors new.csv --out tree.pdf",
+        "softwood plot path model.safetensors new.csv --row 3 --member 0 --tree 5",
+    )
+)(plot)
+app.command(epilog=examples("softwood report model.safetensors test.csv --out report.html"))(report)
 
 
 def _estimator(task: str, params: dict[str, Any], seed: int, jobs: int | None, *, verbose: bool) -> Any:

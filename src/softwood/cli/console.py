@@ -31,6 +31,11 @@ Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Same seed, same r
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores if not given.")]
 
 
+def examples(*commands: str) -> str:
+    """The end of a command's help, an example a line (the help joins lines, but not paragraphs)."""
+    return "\n\n".join(["Examples:", *commands])
+
+
 def open_table(source: str, target: str | None, task: str = "auto") -> tuple[Any, str, str]:
     """Table, target and task of a file or a built-in table."""
     if source in EXAMPLES:
