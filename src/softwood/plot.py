@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,18 @@ def save(ax: Any, path: str | os.PathLike[str]) -> Path:
     if suffix not in ("png", "pdf", "svg"):
         raise ValueError(f"A picture's file name must end in .png, .pdf or .svg; got {os.fspath(path)!r}.")
     contents = io.BytesIO()
-    ax.figure.savefig(contents, format=suffix, dpi=200)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ax.figure.savefig(contents, format=suffix, dpi=200)
     write_whole(path, contents.getvalue())
+    missing = [warning for warning in caught if "missing from font" in str(warning.message)]  # one for each letter
+    if missing:
+        warnings.warn(
+            "The font has no letters for some names, and draws boxes. Install one that has, and name it: "
+            "matplotlib.rcParams['font.family'] = ['DejaVu Sans', 'Noto Sans CJK SC'], or in a matplotlibrc file.",
+            stacklevel=2,
+        )
+    for warning in caught:
+        if warning not in missing:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return Path(path)
