@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pyarrow.csv as arrow_csv
@@ -227,3 +230,31 @@ def test_ctrl_c_in_the_first_epoch_leaves_no_file(tmp_path):
     assert code == 130
     assert said == "error: Interrupted; no file was left half-written.\n"
     assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_while_the_command_is_being_loaded(tmp_path):
+    begin = (
+        "import sys, time; find = m.__builtins__['__import__']; "
+        "m.__builtins__['__import__'] = lambda name, *a: "
+        "(print('begin', file=sys.stderr, flush=True), time.sleep(60)) if name == 'softwood.cli' else find(name, *a); "
+    )
+    code, said = interrupt_after("begin", ["info", "m.safetensors"], tmp_path, then=begin)
+    assert (code, said) == (130, "error: Interrupted; no file was left half-written.\n")
+
+
+def test_a_reader_that_goes_early_is_no_error(folder, tmp_path):
+    """As in `softwood predict ... | head -1`."""
+    path = tmp_path / "long.csv"
+    header, *lines = (folder / "data.csv").read_text().splitlines()
+    path.write_text("\n".join([header, *lines * 60]) + "\n")
+    command = [sys.executable, "-m", "softwood", "predict", folder / "model.safetensors", path, "--batch-rows", "500"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        too_late = threading.Timer(60, process.kill)
+        too_late.start()
+        try:
+            assert process.stdout.readline() == '"prediction","probability no","probability yes"\n'
+            process.stdout.close()
+            assert process.stderr.read() == ""
+            assert process.wait(timeout=60) == 0
+        finally:
+            too_late.cancel()
