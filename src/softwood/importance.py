@@ -9,7 +9,7 @@ where P(x -> i) is the probability that x reaches split i, mean S_i the average 
 e_c the expected output below child c. A split's stake is shared out among the columns in proportion to the variance of
 what each brings to t_i (the weighted sum of the inputs made from it), and all parts are scaled to sum to 1. Variances
 add up as chance weights do, so that a column of many inputs with small weights, a category's levels say, gets little;
-shares by absolute weights gave such columns half as much again in our comparison with permutation importances. The
+shares by absolute weights gave columns without any effect one and a half times to twice as much. The
 measure needs no target and no further training; like every importance of its kind it splits credit between correlated
 columns as the trees happened to.
 """
