@@ -19,6 +19,7 @@ from safetensors.numpy import load, save
 
 FORMAT = "softwood"
 FORMAT_VERSION = 1
+_REMEDY = "Name a file that softwood wrote: softwood train, or an estimator's save."
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
 
@@ -63,7 +64,7 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
         header = _read_header(file, size, name)
         metadata = header.get("__metadata__")
         if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-            raise ModelFileError(f"{name} is a safetensors file, but not a softwood model.")
+            raise ModelFileError(f"{name} is a safetensors file, but not a softwood model. {_REMEDY}")
         _check_version(metadata.get("format_version"), name)
         _check_length(header, size - file.tell(), name)
         file.seek(0)
@@ -79,7 +80,9 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
 
 
 def _read_header(file: Any, size: int, name: str) -> dict[str, Any]:
-    not_a_model = ModelFileError(f"{name} is not a softwood model: it does not begin with a safetensors header.")
+    not_a_model = ModelFileError(
+        f"{name} is not a softwood model: it does not begin with a safetensors header. {_REMEDY}"
+    )
     start = file.read(8)
     n_bytes = int.from_bytes(start, "little")
     if len(start) < 8 or n_bytes < 2 or file.peek(1)[:1] not in (b"{", b""):
