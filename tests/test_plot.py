@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from matplotlib.figure import Figure
 import softwood
 from softwood import plot
 from softwood.explain import decision_path
+from softwood.explain.history import mean_history
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,12 @@ def test_history_shows_the_mean_over_members(fitted):
     assert len(validation.get_ydata()) == 4
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels == ["training loss", "validation loss", "validation R²"]
+
+
+def test_a_member_that_has_stopped_counts_with_its_last_figures(fitted):
+    model = copy.copy(fitted.model_)
+    model.history = {"member": [0, 0, 0, 1], "epoch": [0, 1, 2, 0], "train_loss": [4.0, 2.0, 1.0, 8.0]}
+    assert mean_history(model)["train_loss"].tolist() == [6.0, 5.0, 4.5]
 
 
 def test_importances_have_the_largest_on_top(fitted):

@@ -21,6 +21,7 @@ except ImportError as error:
     raise ImportError("softwood.plot needs matplotlib: pip install 'softwood[plot]'.") from error
 
 from softwood.explain import decision_path, importances, usage
+from softwood.explain.history import mean_history
 from softwood.explain.subject import check_tree, model_of
 from softwood.explain.tree_view import TreeView, ViewNode, tree_view
 from softwood.importance import left_probability
@@ -68,27 +69,23 @@ def plot_history(estimator: Any, ax: Any = None) -> Any:
     'epoch'
     """
     model = model_of(estimator)
-    history = model.history
+    history = mean_history(model)
     ax = _axes(ax, 2.4)
-    epochs = np.array(history["epoch"]) + 1
-    shown = np.unique(epochs)
 
-    def mean(name: str) -> np.ndarray:
-        values = np.array(history[name], dtype=float)
-        return np.array([values[epochs == epoch].mean() for epoch in shown])
+    def draw(on: Any, name: str, colour: str, **style: Any) -> bool:
+        is_known = bool(np.isfinite(history[name]).any())
+        if is_known:
+            on.plot(history["epoch"], history[name], color=_COLOURS[colour], **style)
+        return is_known
 
-    ax.plot(shown, mean("train_loss"), color=_COLOURS["training"], label="training loss", linewidth=1.2)
-    if np.isfinite(np.array(history["validation_loss"], dtype=float)).any():
-        ax.plot(shown, mean("validation_loss"), color=_COLOURS["validation"], label="validation loss", linewidth=1.2)
-        if np.isfinite(np.array(history.get("validation_metric", []), dtype=float)).any():
-            name = "validation R²" if model.head.task == "regression" else "validation accuracy"
-            ax.plot(
-                shown, mean("validation_metric"), color=_COLOURS["positive"], label=name, linestyle="--", linewidth=1
-            )
-        for epoch in epochs[np.array(history["is_best"], dtype=bool)]:
+    draw(ax, "train_loss", "training", label="training loss", linewidth=1.2)
+    if draw(ax, "validation_loss", "validation", label="validation loss", linewidth=1.2):
+        name = "validation R²" if model.head.task == "regression" else "validation accuracy"
+        draw(ax, "validation_metric", "positive", label=name, linestyle="--", linewidth=1)
+        for epoch in np.array(model.history["epoch"])[np.array(model.history["is_best"], dtype=bool)] + 1:
             ax.axvline(epoch, color=_COLOURS["validation"], linewidth=0.5, alpha=0.4)
     leaves = ax.twinx()
-    leaves.plot(shown, mean("mean_reachable_leaves"), color=_COLOURS["leaves"], linestyle=":", linewidth=1.2)
+    draw(leaves, "mean_reachable_leaves", "leaves", linestyle=":", linewidth=1.2)
     leaves.set_ylabel("mean reachable leaves (dotted)", fontsize=7, color=_COLOURS["leaves"])
     leaves.set_ylim(bottom=0)
     leaves.tick_params(labelsize=7, colors=_COLOURS["leaves"])
@@ -114,7 +111,7 @@ def plot_importances(estimator: Any, ax: Any = None, *, n_columns: int = 15) -> 
     _tidy(ax, grid="x")
     rest = sum(share for _, share in found[n_columns:])
     more = f"; {len(found) - n_columns} others: {rest:.2f}" if len(found) > n_columns else ""
-    ax.set_xlabel(f"importance (share of 1{more})", fontsize=8)
+    ax.set_xlabel(f"importance (share of 1{more})", fontsize=8, loc="right")  # long names leave little room
     return ax
 
 
