@@ -11,7 +11,7 @@ import pytest
 import softwood
 from softwood import explain, ops
 from softwood.explain.split_rules import SplitRule, feature_name, split_rule
-from softwood.importance import column_variances
+from softwood.importance import shared_stakes
 
 SMALL = {"n_members": 2, "n_trees": 3, "depth": 3, "max_epochs": 15, "random_state": 0, "gamma": 0.5}
 SMALL |= {"learning_rate": 0.03, "max_features": 1.0}
@@ -105,14 +105,17 @@ def test_a_column_of_many_inputs_is_not_favoured():
     assert dict(explain.importances(early))["chance"] < 0.14
 
 
-def test_variances_of_columns_are_those_of_their_parts_of_a_split():
+def test_stakes_are_shared_by_the_variance_of_each_columns_part_of_a_split():
     rng = np.random.default_rng(0)
-    x, weight = rng.normal(size=(50, 5)), rng.normal(size=(3, 7, 5))
-    found = column_variances(x, weight, np.array([0, 2, 2, 0, 1]), 4)
+    x, weight, stakes = rng.normal(size=(50, 5)), rng.normal(size=(3, 7, 5)), rng.random((3, 7))
+    weight[0, 0] = 0  # a split without weights has nothing to share
+    found = shared_stakes(stakes, x, weight, np.array([0, 2, 2, 0, 1]), 4)
     parts = [[0, 3], [4], [1, 2], []]
-    for j, inputs in enumerate(parts):
-        expected = np.einsum("np,mip->nmi", x[:, inputs], weight[:, :, inputs]).var(axis=0)
-        np.testing.assert_allclose(found[:, :, j], expected, atol=1e-12)
+    variance = [np.einsum("np,mip->nmi", x[:, inputs], weight[:, :, inputs]).var(axis=0) for inputs in parts]
+    stakes[0, 0] = 0
+    share = np.array(variance) / np.maximum(np.sum(variance, axis=0), 1e-300)
+    np.testing.assert_allclose(found, (stakes * share).sum(axis=(1, 2)), atol=1e-12)
+    np.testing.assert_allclose(found.sum(), stakes.sum())
 
 
 def test_rules_have_the_units_of_the_table(fitted, table):

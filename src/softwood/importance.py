@@ -38,25 +38,29 @@ def column_importances(model: Model, base: NDArray[np.float32]) -> NDArray[np.fl
         encoding = model.preprocessor.encodings[member.encoding]
         x = encoding.transform(base)
         stakes = split_stakes(x, split_weight, split_bias, leaf_weight, member.trees.activation, member.trees.gamma)
-        variance = column_variances(x, split_weight, column_of[encoding.source], model.n_columns)
-        whole = variance.sum(axis=2, keepdims=True)
-        share = np.divide(variance, whole, out=np.zeros_like(variance), where=whole > 0)
-        total += np.einsum("mi,mij->j", stakes, share)
+        total += shared_stakes(stakes, x, split_weight, column_of[encoding.source], model.n_columns)
     return total / total.sum() if total.sum() > 0 else total
 
 
-def column_variances(
-    x: np.ndarray, split_weight: np.ndarray, column_of_input: np.ndarray, n_columns: int
+def shared_stakes(
+    stakes: NDArray[np.float64], x: np.ndarray, split_weight: np.ndarray, column_of_input: np.ndarray, n_columns: int
 ) -> NDArray[np.float64]:
-    """Variance over rows x [n, p] of what each column brings to each split's t [m, 2^d - 1, n_columns]."""
+    """Stakes [m, 2^d - 1] shared among columns [n_columns] by the variance over rows of what each brings to t.
+
+    Variances are worked out twice: those of all splits and columns at once may not fit into memory.
+    """
     centred = x - x.mean(axis=0, dtype=np.float64)
-    found = np.zeros((*split_weight.shape[:2], n_columns))
-    for j in range(n_columns):
+
+    def variance(j: int) -> NDArray[np.float64]:
         inputs = np.flatnonzero(column_of_input == j)
         covariance = centred[:, inputs].T @ centred[:, inputs] / len(x)
         weight = split_weight[:, :, inputs]
-        found[:, :, j] = np.einsum("mip,mip->mi", weight @ covariance, weight)
-    return np.maximum(found, 0.0)  # rounding may leave a constant column a little below
+        found = np.einsum("mip,mip->mi", weight @ covariance, weight)
+        return np.maximum(found, 0.0)  # rounding may leave a constant column a little below
+
+    whole = sum(variance(j) for j in range(n_columns))
+    per_variance = np.divide(stakes, whole, out=np.zeros_like(stakes), where=whole > 0)
+    return np.array([(per_variance * variance(j)).sum() for j in range(n_columns)])
 
 
 def split_stakes(
