@@ -37,6 +37,8 @@ def write_model_file(path: str | os.PathLike[str], metadata: dict[str, Any], arr
 def write_whole(path: str | os.PathLike[str], contents: bytes) -> None:
     """Write a file so that a kill at any moment leaves the old one or the new one, whole."""
     path = os.path.abspath(os.fspath(path))
+    if not os.path.isdir(os.path.dirname(path)):
+        raise FileNotFoundError(f"The folder of {path!r} must exist; it does not. Make it first.")
     temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
