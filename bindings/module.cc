@@ -1,8 +1,9 @@
-// The compiled module softwood._core. It is private: softwood.ops, softwood.encoding, softwood.training.member_state and
-// softwood.predictor are its only importers.
+// The compiled module softwood._core. It is private: softwood.ops, softwood.encoding, softwood.training.member_state,
+// softwood.predictor and softwood.torch.kernels are its only importers.
 #include <nanobind/nanobind.h>
 
 namespace softwood::bindings {
+void bind_tensors(nanobind::module_& module);
 void bind_encoding(nanobind::module_& module);
 void bind_ensemble(nanobind::module_& module);
 void bind_predictor(nanobind::module_& module);
@@ -15,6 +16,7 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);
   softwood::bindings::bind_encoding(module);
   softwood::bindings::bind_ensemble(module);
+  softwood::bindings::bind_tensors(module);
   softwood::bindings::bind_predictor(module);
   softwood::bindings::bind_trainer(module);
   softwood::bindings::bind_xla(module);

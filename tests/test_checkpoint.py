@@ -11,7 +11,6 @@ import pytest
 
 from softwood.losses import Loss
 from softwood.training import Member, Samples, TrainingConfig, fit_members
-from softwood.training.checkpoint import write_whole
 
 CONFIG = TrainingConfig(
     Loss("cross_entropy", n_classes=2),
@@ -128,20 +127,6 @@ def test_damaged_files_are_refused(tmp_path, damage):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"damaged|must be a checkpoint"):
         fit_members(CONFIG, members(1), checkpoint=path, resume=True)
-
-
-def test_write_whole_keeps_the_old_file_when_it_fails(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_whole(path, b"old")
-
-    def full(descriptor):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="disk full"):
-        write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills a process")

@@ -2,78 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 import pytest
 
 import softwood
+from cli_calls import QUICK, ask, complaint, interrupt_after, mixed_table, train_in
 from softwood.__main__ import run
 from softwood.cli.example_tables import load_example
 from softwood.modelfile import read_model_file
-
-QUICK = ["--members", "1", "--trees", "4", "--epochs", "15", "--learning-rate", "0.05"]
-
-
-def mixed_table(n=200, seed=0):
-    """Mixed types, missing cells, unicode names, a constant column, and a target with spaces in its name."""
-    rng = np.random.default_rng(seed)
-    size = rng.normal(50, 10, n)
-    return pa.table(
-        {
-            "größe": pa.array(size, mask=rng.random(n) < 0.1),
-            "colour": pa.array(rng.choice(["red", "green", "blue"], n), mask=rng.random(n) < 0.1),
-            "城市": rng.choice([f"city {i}" for i in range(30)], n),
-            "constant": np.full(n, 7.0),
-            "is new": rng.random(n) < 0.5,
-            "since": pa.array(np.datetime64("2024-01-01T00", "s") + rng.integers(0, 10**7, n)),
-            "will they leave?": np.where(size > 50, "yes", "no"),
-        }
-    )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with one table in several formats and a model trained on it."""
-    folder = tmp_path_factory.mktemp("cli")
-    table = mixed_table()
-    arrow_csv.write_csv(table, folder / "data.csv")
-    text = (folder / "data.csv").read_text()
-    with gzip.open(folder / "data.tsv.gz", "wt") as file:
-        file.write(text.replace(",", "\t"))
-    parquet.write_table(table, folder / "data.parquet")
-    command = ["train", str(folder / "data.csv"), "-t", "will they leave?", "-o", str(folder / "model.safetensors")]
-    assert run([*command, *QUICK, "--json"]) == 0
-    return folder
-
-
-def ask(capsys, *arguments):
-    """Exit code, standard output and standard error of a command."""
-    capsys.readouterr()
-    code = run([str(argument) for argument in arguments])
-    found = capsys.readouterr()
-    return code, found.out, found.err
-
-
-def complaint(capsys, *arguments):
-    """The one line that a mistaken command prints."""
-    code, out, err = ask(capsys, *arguments)
-    assert code == 2
-    assert out == ""
-    lines = err.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
-    return lines[0].removeprefix("error: ")
+    return train_in(tmp_path_factory.mktemp("cli"))
 
 
 # Training -----------------------------------------------------------------------------------------------------------
@@ -243,193 +194,18 @@ def test_plot_draws(folder, capsys, tmp_path, picture):
     assert b"<svg" in out.read_bytes()[:600]
 
 
-def test_a_study_is_kept_and_gone_on_with(capsys, tmp_path):
-    command = ["tune", "iris", "--trials", "2", "--folds", "2", "-o", tmp_path / "best.json", "--json"]
-    _, printed, _ = ask(capsys, *command)
-    first = json.loads(printed)
-    assert first["n_trials"] == 2
-    assert json.loads((tmp_path / "best.json").read_text()) == first["params"]
-    assert set(first["params"]) >= {"n_trees", "depth", "gamma", "learning_rate", "batch_size", "max_epochs", "l2"}
-    _, printed, _ = ask(capsys, *command)
-    second = json.loads(printed)
-    assert second["n_trials"] == 4
-    assert second["value"] >= first["value"]
-
-
-# Mistakes -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("contents", "says"),
-    [
-        ("", "is empty; it must hold a header and rows. Check how it was written."),
-        ("x,y\n", "must hold at least one row; it has a header only. Check how it was written."),
-        ("x,y\n1,2\n3\n", "Line 3 of {path} has 1 fields, and the header 2: mend the line"),
-        ("x,x,y\n1,2,3\n", "Column names of {path} must differ; 'x' occurs twice. Rename one."),
-        ("x,y\n1,a\n2,a\n", "A classification needs two classes; 'y' is 'a' in every row."),
-        ("x,y\n,a\n,b\n", "Column 'x' has no values at all. Leave it out with --drop x."),
-        ("y\na\nb\n", "A model needs a column besides the target 'y'; the table has no other."),
-        ("x,y\n1,\n2,\n", "The target 'y' must hold values; all its cells are missing."),
-        ("my id,y\n" + "".join(f"id{i},{i % 2}\n" for i in range(30)), "Leave it out with --drop 'my id'."),
-        ("x,y\n1,2024-01-01\n2,2024-01-02\n", "must hold numbers; 'y' holds datetime values."),
-    ],
-)
-def test_a_table_that_cannot_be_learned_from(capsys, tmp_path, contents, says):
-    path = tmp_path / "data.csv"
-    path.write_text(contents)
-    said = complaint(capsys, "train", path, "-t", "y", "-o", tmp_path / "m.safetensors")
-    assert says.format(path=path) in said
-    assert os.listdir(tmp_path) == ["data.csv"]
-
-
-def test_names_that_are_wrong(folder, capsys, tmp_path):
-    data, model = folder / "data.csv", folder / "model.safetensors"
-    said = complaint(capsys, "train", data, "-t", "will they leaf")
-    assert "did you mean 'will they leave?'" in said
-    assert complaint(capsys, "train", data).startswith("Say which column to predict with --target; ")
-    assert "There is no file 'nowhere.csv'" in complaint(capsys, "train", "nowhere.csv", "-t", "y")
-    assert "those are breast-cancer, iris" in complaint(capsys, "train", "irs")
-    assert "must end in .csv, .tsv (both also .gz) and .parquet" in complaint(capsys, "train", "data.xls", "-t", "y")
-    assert "did you mean 'colour'" in complaint(capsys, "train", data, "-t", "will they leave?", "--drop", "color")
-    assert "mkdir -p" in complaint(capsys, "train", "iris", "-o", tmp_path / "no" / "m.safetensors")
-    assert "'größe', 'colour', '城市', 'constant', 'is new' and 1 more are missing" in complaint(
-        capsys, "predict", model, "iris"
-    )
-    assert "depth must be" in complaint(capsys, "train", "iris", "-o", tmp_path / "m.safetensors", "--depth", "0")
-
-
-def test_files_that_are_no_models(folder, capsys, tmp_path):
-    data = folder / "data.csv"
-    assert "nowhere.safetensors: No such file" in complaint(capsys, "info", "nowhere.safetensors")
-    assert "is not a softwood model" in complaint(capsys, "predict", data, data)
-    newer = (folder / "model.safetensors").read_bytes().replace(b'"format_version":"1"', b'"format_version":"9"')
-    (tmp_path / "newer.safetensors").write_bytes(newer)
-    said = complaint(capsys, "evaluate", tmp_path / "newer.safetensors", data)
-    assert "written by a newer softwood" in said
-    assert "pip install --upgrade softwood" in said
-
-
-def test_a_bad_cell_leaves_no_output(folder, capsys, tmp_path):
-    """The cell comes after more than 2^20 bytes, when predictions of earlier rows have been written."""
-    lines = (folder / "data.csv").read_text().splitlines()
-    path = tmp_path / "bad.csv"
-    bad = "heavy" + lines[1][lines[1].index(",") :]
-    path.write_text("\n".join([lines[0], *lines[1:] * 150, bad]))
-    command = ["predict", folder / "model.safetensors", path, "-o", tmp_path / "out.csv", "--batch-rows", "5000"]
-    said = complaint(capsys, *command)
-    assert "must hold numbers, as at training; got 'heavy'" in said
-    assert os.listdir(tmp_path) == ["bad.csv"]
-
-
-def test_usage_errors_are_one_line_too(capsys):
-    assert "No such option: --nonsense" in complaint(capsys, "train", "iris", "--nonsense")
-    assert complaint(capsys, "train") == "Missing argument 'TABLE'. See: softwood train --help"
-    assert "Invalid value for '--depth'" in complaint(capsys, "train", "iris", "--depth", "deep")
-    assert "No such command 'trane'." in complaint(capsys, "trane")
-    assert "'history', 'importances', 'tree'" in complaint(capsys, "plot", "nothing")
-    code, printed, _ = ask(capsys)
-    assert code == 2
-    assert "softwood [OPTIONS] COMMAND" in printed
-
-
 def test_help(capsys):
-    for command in ("train", "evaluate", "predict", "tune", "explain", "plot", "info", "report"):
+    for command in ("train", "evaluate", "predict", "tune", "explain", "plot", "info", "report", "export"):
         code, printed, _ = ask(capsys, command, "--help")
         assert code == 0
-        assert f"softwood {command}" in " ".join(printed.split())
-        assert "Example" in printed
+        before, _, after = printed.partition("Examples:")
+        assert f"Usage: softwood {command}" in " ".join(before.split())
+        assert re.search(rf"^ softwood {command} \S+", after, re.MULTILINE)  # each on a line of its own
+        assert "\x1b" not in printed
     assert ask(capsys, "--version")[1].strip() == softwood.__version__
 
 
-# Runs commands that arrive as JSON, one after the other; a line of the error stream separates them.
-MANY_COMMANDS = """
-import json, sys
-from softwood.__main__ import run
-for arguments in json.load(sys.stdin):
-    code = run(arguments)
-    print(f"exit code {code}", file=sys.stderr, flush=True)
-"""
-
-
-def test_mistakes_in_a_process_of_their_own(folder, tmp_path):
-    """What a shell sees: nothing on standard output, one line with the remedy, exit code 2, no traceback, no file."""
-    tables = {
-        "empty": "",
-        "hollow": "x,y\n,a\n,b\n",
-        "one-class": "x,y\n1,a\n2,a\n",
-        "ragged": "x,y\n1,2\n3\n",
-        "ids": "id,y\n" + "".join(f"id{i},{i % 2}\n" for i in range(40)),
-        "good": "x,yield\n" + "".join(f"{i},{i % 2}\n" for i in range(40)),
-    }
-    for name, contents in tables.items():
-        (tmp_path / f"{name}.csv").write_text(contents)
-    model = (folder / "model.safetensors").read_bytes()
-    (tmp_path / "newer.model").write_bytes(model.replace(b'"format_version":"1"', b'"format_version":"9"'))
-    before = sorted(os.listdir(tmp_path))
-    expected = {
-        ("train", "missing.csv", "-t", "y"): "Check the path",
-        ("train", "good.csv", "-t", "yeild"): "did you mean 'yield'?",
-        ("train", "empty.csv", "-t", "y"): "Check how it was written",
-        ("train", "hollow.csv", "-t", "y"): "--drop x",
-        ("train", "one-class.csv", "-t", "y"): "Choose another target",
-        ("train", "ragged.csv", "-t", "y"): "mend the line",
-        ("train", "ids.csv", "-t", "y"): "--drop id",
-        ("info", "newer.model"): "pip install --upgrade softwood",
-        ("predict", "good.csv", "good.csv"): "is not a softwood model",
-        ("evaluate", "missing.model", "good.csv"): "Check the path",
-        ("export", "newer.model", "model.c"): "pip install --upgrade softwood",
-        ("train", "good.csv", "--tresse", "3"): "--trees",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", MANY_COMMANDS],
-        input=json.dumps(list(expected)),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert done.stdout == ""
-    said = re.split(r"exit code (\d+)\n", done.stderr)[:-1]
-    assert said[1::2] == ["2"] * len(expected)
-    for message, remedy in zip(said[::2], expected.values(), strict=True):
-        assert re.fullmatch(r"error: .*\n", message)  # one line: a dot matches no line's end
-        assert remedy in message
-    assert sorted(os.listdir(tmp_path)) == before
-
-
-def test_a_missing_extra_is_named():
-    code = "import sys; sys.modules['typer'] = None\nfrom softwood.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr == "error: The softwood command needs typer: pip install 'softwood[cli]'\n"
-
-
-# A shell that starts this in the background lets its children ignore Ctrl-C; they must not.
-INTERRUPTIBLE = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import softwood.__main__ as m; "
-)
-
-
-def interrupt_after(first_words, arguments, cwd, *, then=""):
-    """Exit code and error stream of a command that gets Ctrl-C once a line of it begins with the given words."""
-    code = INTERRUPTIBLE + then + "m.main()"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    too_late = threading.Timer(60, process.kill)
-    too_late.start()
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:  # ends at the latest when the timer kills the process
-            if line.startswith(first_words):
-                process.send_signal(signal.SIGINT)
-                break
-        said = process.stderr.read()
-        return process.wait(timeout=60), said
-    finally:
-        too_late.cancel()
-        process.kill()
-        process.wait(timeout=60)
+# Interrupts -----------------------------------------------------------------------------------------------------------
 
 
 def test_ctrl_c_keeps_the_best_epoch(tmp_path):
@@ -454,3 +230,31 @@ def test_ctrl_c_in_the_first_epoch_leaves_no_file(tmp_path):
     assert code == 130
     assert said == "error: Interrupted; no file was left half-written.\n"
     assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_while_the_command_is_being_loaded(tmp_path):
+    begin = (
+        "import sys, time; find = m.__builtins__['__import__']; "
+        "m.__builtins__['__import__'] = lambda name, *a: "
+        "(print('begin', file=sys.stderr, flush=True), time.sleep(60)) if name == 'softwood.cli' else find(name, *a); "
+    )
+    code, said = interrupt_after("begin", ["info", "m.safetensors"], tmp_path, then=begin)
+    assert (code, said) == (130, "error: Interrupted; no file was left half-written.\n")
+
+
+def test_a_reader_that_goes_early_is_no_error(folder, tmp_path):
+    """As in `softwood predict ... | head -1`."""
+    path = tmp_path / "long.csv"
+    header, *lines = (folder / "data.csv").read_text().splitlines()
+    path.write_text("\n".join([header, *lines * 60]) + "\n")
+    command = [sys.executable, "-m", "softwood", "predict", folder / "model.safetensors", path, "--batch-rows", "500"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        too_late = threading.Timer(60, process.kill)
+        too_late.start()
+        try:
+            assert process.stdout.readline() == '"prediction","probability no","probability yes"\n'
+            process.stdout.close()
+            assert process.stderr.read() == ""
+            assert process.wait(timeout=60) == 0
+        finally:
+            too_late.cancel()

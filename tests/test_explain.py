@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import softwood
 from softwood import explain, ops
-from softwood.explain.split_rules import split_rule
+from softwood.explain.split_rules import SplitRule, feature_name, split_rule
+from softwood.importance import shared_stakes
 
 SMALL = {"n_members": 2, "n_trees": 3, "depth": 3, "max_epochs": 15, "random_state": 0, "gamma": 0.5}
 SMALL |= {"learning_rate": 0.03, "max_features": 1.0}
@@ -93,6 +96,28 @@ def test_importances_are_sorted_shares_that_survive_a_file(fitted, tmp_path):
     assert explain.importances(softwood.load(tmp_path / "model.safetensors")) == found
 
 
+def test_a_column_of_many_inputs_is_not_favoured():
+    """Nine levels of chance beside a number that decides; shares by absolute weights gave them 0.18."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=600)
+    table = pd.DataFrame({"x": x, "chance": rng.choice(list("abcdefghi"), 600)})
+    early = softwood.TreeEnsembleClassifier(n_members=1, max_epochs=5, random_state=0).fit(table, x > 0)
+    assert dict(explain.importances(early))["chance"] < 0.14
+
+
+def test_stakes_are_shared_by_the_variance_of_each_columns_part_of_a_split():
+    rng = np.random.default_rng(0)
+    x, weight, stakes = rng.normal(size=(50, 5)), rng.normal(size=(3, 7, 5)), rng.random((3, 7))
+    weight[0, 0] = 0  # a split without weights has nothing to share
+    found = shared_stakes(stakes, x, weight, np.array([0, 2, 2, 0, 1]), 4)
+    parts = [[0, 3], [4], [1, 2], []]
+    variance = [np.einsum("np,mip->nmi", x[:, inputs], weight[:, :, inputs]).var(axis=0) for inputs in parts]
+    stakes[0, 0] = 0
+    share = np.array(variance) / np.maximum(np.sum(variance, axis=0), 1e-300)
+    np.testing.assert_allclose(found, (stakes * share).sum(axis=(1, 2)), atol=1e-12)
+    np.testing.assert_allclose(found.sum(), stakes.sum())
+
+
 def test_rules_have_the_units_of_the_table(fitted, table):
     """The terms of a rule, computed by hand from cells of the table, give the split's t."""
     model = fitted.model_
@@ -123,6 +148,33 @@ def test_a_rule_says_which_way_and_why():
     assert boundary == pytest.approx(40, abs=8)
     assert "* age = " in str(low)
     assert str(low).endswith("goes left surely" if low.goes_left else "goes right surely")
+
+
+def test_parts_of_dates_are_named():
+    """A date has units of its own: days where the date itself is meant, hours and weekdays where a part of it is."""
+    when = pd.date_range("2024-01-01", periods=400, freq="7h")
+    table = pd.DataFrame({"when": when, "x": np.arange(400.0)})
+    fitted = softwood.TreeEnsembleClassifier(n_trees=2, max_epochs=1, random_state=0).fit(table, when.hour > 11)
+    preprocessor = fitted.model_.preprocessor
+    names = {
+        feature_name(preprocessor, encoding, f)
+        for encoding, features in preprocessor.encodings.items()
+        for f in range(len(features.kind))
+    }
+    weekdays = {name for name in names if name.startswith("[weekday of when is ")}
+    assert "[weekday of when is Monday]" in weekdays
+    assert len(weekdays) == 7
+    dates = [name for name in names if name.startswith("[when from ")]
+    assert dates
+    assert all(re.fullmatch(r"\[when from 2024-\d\d-\d\d to 2024-\d\d-\d\d\]", name) for name in dates)
+    hours = [name for name in names if name.startswith("[hour of when ")]
+    assert hours
+    assert all(re.fullmatch(r"\[hour of when (is|from) [\d.]+( to [\d.]+)?\]", name) for name in hours)
+
+
+def test_a_split_without_weights_says_so():
+    rule = SplitRule((), threshold=0.1, half_width=0.5, left_probability=0.25)
+    assert str(rule) == "looks at no column: goes right with probability 0.75"
 
 
 def test_usage_counts_traffic_and_finds_unused_nodes():

@@ -137,18 +137,24 @@ def test_pickle_holds_no_training_rows(classifier):
 # Writing ------------------------------------------------------------------------------------------------------------
 
 
-def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_failed_write_leaves_the_old_file(step, tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
     def fail(*_):
         raise OSError("disk is full")
 
-    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(os, step, fail)
     with pytest.raises(OSError, match="disk is full"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_that_is_missing_is_named(classifier, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"The folder of '.*m\.safetensors' must exist; it does not"):
+        classifier.save(tmp_path / "missing" / "m.safetensors")
 
 
 def test_kill_while_saving_leaves_a_whole_file(classifier, saved):

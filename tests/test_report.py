@@ -137,6 +137,12 @@ def test_nodes_speak_when_pointed_at_and_by_keyboard(browser, page):
         browser.switch_to.active_element.send_keys(Keys.TAB)
     browser.switch_to.active_element.send_keys(Keys.TAB)
     assert text(browser, "node-details").startswith("Split 1 looks at ")
+    for key, words in ((Keys.ARROW_DOWN, "Split 3 "), (Keys.ARROW_RIGHT, "Split 4 "), (Keys.ARROW_DOWN, "Leaf: adds ")):
+        browser.switch_to.active_element.send_keys(key)
+        assert text(browser, "node-details").startswith(words)
+    for _ in range(5):  # the root has nothing above it
+        browser.switch_to.active_element.send_keys(Keys.ARROW_UP)
+    assert text(browser, "node-details").startswith("Split 0 looks at ")
     browser.find_element("id", "row").send_keys(Keys.ARROW_DOWN)
     assert text(browser, "tree-summary").startswith("Row 0 reaches ")
 
@@ -152,6 +158,16 @@ def test_a_narrow_window_and_the_dark(browser, page):
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         assert browser.find_element("tag name", "body").value_of_css_property("background-color") != light
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
+        # The tree is wider than the window and scrolls in its frame, to where the row goes.
+        choose(browser, "row", 2)
+        frame = browser.find_element("css selector", ".scroll")
+        leaf = max(
+            browser.find_elements("css selector", "#tree-picture .node")[7:],
+            key=lambda node: float(node.find_element("css selector", "circle").get_attribute("r")),
+        )
+        left, right = frame.rect["x"], frame.rect["x"] + frame.rect["width"]
+        assert left <= leaf.find_element("css selector", "circle").rect["x"] <= right
+        assert leaf.find_element("css selector", "text").rect["height"] >= 10  # pixels: readable
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

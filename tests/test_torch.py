@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from softwood import ops, reference  # noqa: E402
-from softwood.torch import TreeEnsemble, tree_ensemble  # noqa: E402
+from softwood import _core, reference  # noqa: E402
+from softwood.torch import TreeEnsemble, kernels, tree_ensemble  # noqa: E402
 from softwood.torch import dense as dense_form  # noqa: E402
 
 ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
@@ -158,6 +158,58 @@ def test_layouts_that_are_not_contiguous():
     torch.testing.assert_close(call(x[::2], split_weight, leaf_weight, split_bias), expected[::2])
 
 
+def test_gradients_of_layouts_that_are_not_contiguous():
+    arguments = make_arguments()
+    expected = gradients_of(arguments)
+    strided = [tensor.detach().mT.contiguous().mT.requires_grad_() for tensor in arguments]
+    for gradient, wanted in zip(gradients_of(strided), expected, strict=True):
+        torch.testing.assert_close(gradient, wanted)
+    grad_output = torch.randn(3, 6, dtype=torch.float64).mT
+    by_layout = [torch.autograd.grad(call(*arguments), arguments, g) for g in (grad_output, grad_output.contiguous())]
+    for gradient, wanted in zip(*by_layout, strict=True):
+        assert torch.equal(gradient, wanted)
+
+
+def test_tensors_that_are_not_what_their_memory_holds():
+    arguments = make_arguments()
+    negated = [torch._neg_view(-tensor.detach()).requires_grad_() for tensor in arguments]
+    assert all(tensor.is_neg() for tensor in negated)
+    torch.testing.assert_close(call(*negated), call(*arguments))
+    for gradient, wanted in zip(gradients_of(negated), gradients_of(arguments), strict=True):
+        torch.testing.assert_close(gradient, wanted)
+    grad_output = torch.randn(6, 3, dtype=torch.float64)
+    for found, wanted in (
+        (torch._neg_view(-grad_output), grad_output),
+        (torch._efficientzerotensor((6, 3), dtype=torch.float64), 0 * grad_output),
+    ):
+        by_memory = [torch.autograd.grad(call(*arguments), arguments, g) for g in (found, wanted)]
+        for gradient, expected in zip(*by_memory, strict=True):
+            torch.testing.assert_close(gradient, expected)
+
+
+@pytest.fixture
+def no_table(monkeypatch):
+    """A PyTorch that does not publish how its tensors are read from C."""
+    wrapped = {name: kernels._through_arrays(getattr(kernels, name)) for name in ("_accepts", "_forward", "_backward")}
+    for name, function in wrapped.items():
+        monkeypatch.setattr(kernels, name, function)
+    _core.use_exchange(None)
+    yield
+    _core.use_exchange(kernels._table)
+
+
+@pytest.mark.parametrize("sparse_grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_arrays_serve_where_tensors_cannot_be_read(request, dtype, sparse_grad):
+    arguments = make_arguments(dtype=dtype)
+    expected = call(*arguments), *gradients_of(arguments, sparse_grad=sparse_grad)
+    request.getfixturevalue("no_table")
+    found = call(*arguments), *gradients_of(arguments, sparse_grad=sparse_grad)
+    for a, b in zip(found, expected, strict=True):
+        assert a.is_sparse == b.is_sparse
+        assert torch.equal(a.to_dense(), b.to_dense())
+
+
 @pytest.mark.parametrize("implementation", ["native", "dense"])
 @pytest.mark.parametrize(
     ("n", "m", "depth", "scale"), [(6, 2, 3, 0.4), (100, 3, 8, 0.4), (100, 3, 8, 5.0), (1, 2, 6, 5.0)]
@@ -196,7 +248,7 @@ def test_diverged_weights_give_nan(implementation):
 def passes(monkeypatch):
     """What the passes of a test used: the tapes of forward passes, and tapes and needs of backward passes."""
     found = {"forward": [], "backward": [], "needs": []}
-    forward, backward = ops.unchecked_forward, ops.unchecked_backward
+    forward, backward = kernels.forward, kernels.backward
 
     def watched_forward(*arguments):
         output, tape = forward(*arguments)
@@ -204,13 +256,14 @@ def passes(monkeypatch):
         return output, tape
 
     def watched_backward(*arguments):
-        *_, tape, needs, _ = arguments
+        needed, tape = arguments[3], arguments[4] if len(arguments) > 4 else None
         found["backward"].append(tape)
-        found["needs"].append(set(needs))
-        backward(*arguments)
+        names = ("x", "split_weight", "leaf_weight", "split_bias")
+        found["needs"].append({name for name, is_needed in zip(names, needed, strict=True) if is_needed})
+        return backward(*arguments)
 
-    monkeypatch.setattr(ops, "unchecked_forward", watched_forward)
-    monkeypatch.setattr(ops, "unchecked_backward", watched_backward)
+    monkeypatch.setattr(kernels, "forward", watched_forward)
+    monkeypatch.setattr(kernels, "backward", watched_backward)
     return found
 
 

@@ -7,8 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from softwood import ops  # noqa: E402
-from softwood.torch import TreeEnsemble, eager, tree_ensemble  # noqa: E402
+from softwood.torch import TreeEnsemble, eager, kernels, tree_ensemble  # noqa: E402
 
 
 def make_arguments(n=4, depth=7, dtype=torch.float32):
@@ -59,17 +58,26 @@ def test_sparse_gradients_of_successive_steps_do_not_share_memory():
 
 def test_memory_is_used_again_and_freed_with_the_parameter(monkeypatch):
     used = []
-    backward = ops.unchecked_backward
-    monkeypatch.setattr(ops, "unchecked_backward", lambda *passed: used.append(passed[-1]) or backward(*passed))
+    backward = kernels.backward
+    monkeypatch.setattr(kernels, "backward", lambda *passed: used.append(passed[-1]) or backward(*passed))
     layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True)
     for _ in range(2):
         layer(torch.randn(5, 4)).sum().backward()
-    assert used[0] is used[1]
+    assert used[0] is used[1] is not None
     assert len(eager._scratch) == 1
     layer.zero_grad()
     del layer
     gc.collect()
     assert len(eager._scratch) == 0
+
+
+def test_sparse_gradients_after_a_change_of_dtype():
+    layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True)
+    layer(torch.randn(5, 4)).sum().backward()
+    layer.zero_grad()
+    layer.double()
+    layer(torch.randn(5, 4, dtype=torch.float64)).sum().backward()
+    assert layer.split_weight.grad.dtype == torch.float64
 
 
 def test_sparse_gradients_with_changing_needs_and_batch_sizes():

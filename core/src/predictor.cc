@@ -281,9 +281,10 @@ std::int64_t Predictor::run(std::int64_t n_rows, const Reader& reader, bool raw_
 template <typename T>
 std::int64_t Predictor::predict(const Rows<T>& rows, bool raw_scores, double* output, int n_threads) const {
   const auto read = [&](std::int64_t begin, std::int64_t size, Rows<float>& base) -> std::int64_t {
-    for (std::int64_t i = begin; i < begin + size; ++i) {
-      const std::int64_t infinite_column = first_infinity(rows.row(i), n_columns_);
-      if (infinite_column >= 0) return infinite_column;
+    const std::int64_t at_once = rows.row_stride == n_columns_ ? size : 1;  // rows that stand side by side
+    for (std::int64_t i = begin; i < begin + size; i += at_once) {
+      const std::int64_t infinity = first_infinity(rows.row(i), at_once * n_columns_);
+      if (infinity >= 0) return infinity % n_columns_;
     }
     if constexpr (std::is_same_v<T, float>) {
       if (plain_) {

@@ -95,6 +95,28 @@ void list_split_values(const float* w, const float* x, const std::int32_t* place
   }
 }
 
+// The lanes of a and b in turn: the front half of them, or the back half.
+template <bool kBack, int... kLane>
+SOFTWOOD_INLINE Floats interleave(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(a, b, (kLane / 2 + (kBack ? W / 2 : 0) + kLane % 2 * W)...);
+}
+
+// Lane j of row i becomes lane i of row j.
+SOFTWOOD_INLINE void transpose(Floats (&rows)[W]) {
+  constexpr auto lanes = std::make_integer_sequence<int, W>{};
+#pragma GCC unroll 3
+  for (int step = 1; step < W; step *= 2) {
+    Floats next[W];
+#pragma GCC unroll 4
+    for (int i = 0; i < W / 2; ++i) {
+      next[2 * i] = interleave<false>(rows[i], rows[i + W / 2], lanes);
+      next[2 * i + 1] = interleave<true>(rows[i], rows[i + W / 2], lanes);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < W; ++i) rows[i] = next[i];
+  }
+}
+
 // Split values of one node for kTiles * W rows, which stand in the lanes of tiles [width, W]. Two partial sums at a
 // time, so that all sums stay in registers.
 template <int kTiles>
@@ -257,10 +279,16 @@ class Descent {
   void write_tiles() {
     const std::int64_t width = trees_.width;
     float* tiles = scratch_.tiles;
-    for (std::int64_t begin = 0; begin < n_rows_; begin += W, tiles += W * width) {
-      for (std::int64_t i = 0; i < W; ++i) {
-        const float* const row = x_ + (begin + i < n_rows_ ? begin + i : n_rows_ - 1) * width;
-        for (std::int64_t f = 0; f < width; ++f) tiles[f * W + i] = row[f];
+    for (std::int64_t begin = 0; begin < n_rows_; begin += W) {
+      for (std::int64_t f = 0; f < width; f += W, tiles += W * W) {
+        Floats square[W];
+#pragma GCC unroll 8
+        for (std::int64_t i = 0; i < W; ++i) {
+          square[i] = load(x_ + (begin + i < n_rows_ ? begin + i : n_rows_ - 1) * width + f);
+        }
+        transpose(square);
+#pragma GCC unroll 8
+        for (std::int64_t i = 0; i < W; ++i) store<float>(tiles + i * W, square[i]);
       }
     }
   }

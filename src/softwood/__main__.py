@@ -6,6 +6,7 @@ command leaves a half-written file behind.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -32,13 +33,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
             # Not standalone: mistakes in the call then come as exceptions, not as boxes of many lines.
             code = app(None if arguments is None else list(arguments), prog_name="softwood", standalone_mode=False)
             if code == _INTERRUPTED:
-                print("error: Interrupted; no file was left half-written.", file=sys.stderr)
+                return _interrupted()
             return code if isinstance(code, int) else 0
         except SystemExit as stop:
+            if stop.code == 1:  # what typer makes of BrokenPipeError: the reader of our output, `head` say, has gone
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return 0
             return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
-        except BrokenPipeError:  # the reader of our output, `head` say, has gone
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
         except (ValueError, TypeError, ImportError, OSError, FloatingPointError, MemoryError) as error:
             if os.environ.get("SOFTWOOD_TRACEBACK"):
                 raise
@@ -46,6 +47,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return 2
         except Exception as error:
             return _usage_error(error)
+
+
+def _interrupted() -> int:
+    print("error: Interrupted; no file was left half-written.", file=sys.stderr)
+    return _INTERRUPTED
 
 
 def _usage_error(error: Exception) -> int:
@@ -63,6 +69,8 @@ def _usage_error(error: Exception) -> int:
 
 
 def _one_line(error: BaseException | str) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "No space is left on the disk that is written to. Free some, or choose another place with --out."
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}. Check the path and its permissions."
     return " ".join(str(error).split()) or type(error).__name__
@@ -74,7 +82,11 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def main() -> None:
     """Run the command that the shell asked for."""
-    sys.exit(run())
+    try:
+        code = run()
+    except KeyboardInterrupt:  # while modules are imported, before typer takes over
+        code = _interrupted()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from safetensors.numpy import load, save
 
 FORMAT = "softwood"
 FORMAT_VERSION = 1
+_REMEDY = "Name a file that softwood wrote: softwood train, or an estimator's save."
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
 
@@ -36,6 +37,8 @@ def write_model_file(path: str | os.PathLike[str], metadata: dict[str, Any], arr
 def write_whole(path: str | os.PathLike[str], contents: bytes) -> None:
     """Write a file so that a kill at any moment leaves the old one or the new one, whole."""
     path = os.path.abspath(os.fspath(path))
+    if not os.path.isdir(os.path.dirname(path)):
+        raise FileNotFoundError(f"The folder of {path!r} must exist; it does not. Make it first.")
     temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -63,7 +66,7 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
         header = _read_header(file, size, name)
         metadata = header.get("__metadata__")
         if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-            raise ModelFileError(f"{name} is a safetensors file, but not a softwood model.")
+            raise ModelFileError(f"{name} is a safetensors file, but not a softwood model. {_REMEDY}")
         _check_version(metadata.get("format_version"), name)
         _check_length(header, size - file.tell(), name)
         file.seek(0)
@@ -79,7 +82,9 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
 
 
 def _read_header(file: Any, size: int, name: str) -> dict[str, Any]:
-    not_a_model = ModelFileError(f"{name} is not a softwood model: it does not begin with a safetensors header.")
+    not_a_model = ModelFileError(
+        f"{name} is not a softwood model: it does not begin with a safetensors header. {_REMEDY}"
+    )
     start = file.read(8)
     n_bytes = int.from_bytes(start, "little")
     if len(start) < 8 or n_bytes < 2 or file.peek(1)[:1] not in (b"{", b""):

@@ -251,34 +251,15 @@ def forward(
     threads = check_n_threads(n_threads)
     if check_finite:
         _require_finite(x)
-    output, contents = unchecked_forward(x, w, o, b, code, width, bool(sum_trees), threads, with_tape)
-    if contents is None:
-        return output
-    return output, Tape(contents, _made_with(x, w, o, b, activation, width, sum_trees))
-
-
-def unchecked_forward(
-    x: FloatArray,
-    w: FloatArray,
-    o: FloatArray,
-    b: FloatArray | None,
-    activation: int,
-    gamma: float,
-    sum_trees: bool,
-    n_threads: int,
-    with_tape: bool,
-) -> tuple[FloatArray, TapeContents | None]:
-    """`forward` for layers that have checked their tensors in their own terms, and to which microseconds matter.
-
-    The arrays are C-contiguous, aligned and of one dtype. The core refuses shapes that do not match, in terser words.
-    """
     n_trees, _, n_outputs = o.shape
     output = np.empty((len(x), n_outputs) if sum_trees else (len(x), n_trees, n_outputs), w.dtype)
     contents: TapeContents | None = None
     if with_tape:
         contents = _core.TapeFloat32() if w.dtype == np.float32 else _core.TapeFloat64()
-    _core.forward(x, w, o, b, activation, gamma, sum_trees, output, contents, n_threads)
-    return output, contents
+    _core.forward(x, w, o, b, code, width, bool(sum_trees), output, contents, threads)
+    if contents is None:
+        return output
+    return output, Tape(contents, _made_with(x, w, o, b, activation, width, sum_trees))
 
 
 def backward(
@@ -348,30 +329,13 @@ def backward(
         _check_out(out, w, o)
     gradients = Gradients() if out is None else out
     contents = None if tape is None else tape._contents
-    unchecked_backward(grad_output, x, w, o, b, code, width, bool(sum_trees), threads, contents, wanted, gradients)
-    return gradients
-
-
-def unchecked_backward(
-    grad_output: FloatArray,
-    x: FloatArray,
-    w: FloatArray,
-    o: FloatArray,
-    b: FloatArray | None,
-    activation: int,
-    gamma: float,
-    sum_trees: bool,
-    n_threads: int,
-    tape: TapeContents | None,
-    needs: frozenset[str],
-    out: Gradients,
-) -> None:
-    """`backward` for the callers of `unchecked_forward`; `out` is new, or of an earlier call for the same ensemble."""
-    out._prepare(needs, len(x), w, o)
+    gradients._prepare(wanted, len(x), w, o)
     _core.backward(
-        grad_output, x, w, o, b, activation, gamma, sum_trees, tape,
-        out.x, out.split_weight, out.leaf_weight, out.split_bias, out._split_marked, out._leaf_marked, n_threads,
+        grad_output, x, w, o, b, code, width, bool(sum_trees), contents,
+        gradients.x, gradients.split_weight, gradients.leaf_weight, gradients.split_bias,
+        gradients._split_marked, gradients._leaf_marked, threads,
     )  # fmt: skip
+    return gradients
 
 
 def reachability(

@@ -1,12 +1,14 @@
 """Pictures of a model with matplotlib: history, importances, a tree, the way of a row, activation functions.
 
-Each function draws on an Axes (a new one if none is given) and returns it. Sizes suit one column of a paper. A tree's
-nodes are as large as the share of rows that arrives; below `max_depth` a subtree is drawn as one leaf with its mean.
+Each function draws on an Axes (a new one if none is given) and returns it. Sizes suit one column of a paper. A tree is
+drawn as an outline, a line for each node; what has no room is drawn as one leaf with its mean.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ except ImportError as error:
     raise ImportError("softwood.plot needs matplotlib: pip install 'softwood[plot]'.") from error
 
 from softwood.explain import decision_path, importances, usage
-from softwood.explain.subject import model_of
-from softwood.explain.tree_view import TreeView, tree_view
+from softwood.explain.history import mean_history
+from softwood.explain.subject import check_tree, model_of
+from softwood.explain.tree_view import TreeView, ViewNode, tree_view
 from softwood.importance import left_probability
 
 __all__ = ["plot_activations", "plot_history", "plot_importances", "plot_row_path", "plot_tree", "save_all"]
@@ -32,8 +35,12 @@ _COLOURS = {
     "positive": "#2a6f97",
     "other": "#bc6c25",
 }
-_COLUMN_WIDTH = 3.5
-_LEGEND = "\nleaves: blue raises the raw score, brown lowers it"
+_PALE = "#d5d5d5"
+# In inches: a column of a paper, and a line and a level of a tree.
+_COLUMN_WIDTH = 3.3
+_LINE_HEIGHT = 0.125
+_INDENT = 0.15
+_LEGEND = "upper branch: left; leaves: blue raises the raw score, brown lowers it"
 
 
 def _axes(ax: Any, height: float, width: float = _COLUMN_WIDTH) -> Any:
@@ -62,27 +69,23 @@ def plot_history(estimator: Any, ax: Any = None) -> Any:
     'epoch'
     """
     model = model_of(estimator)
-    history = model.history
+    history = mean_history(model)
     ax = _axes(ax, 2.4)
-    epochs = np.array(history["epoch"]) + 1
-    shown = np.unique(epochs)
 
-    def mean(name: str) -> np.ndarray:
-        values = np.array(history[name], dtype=float)
-        return np.array([values[epochs == epoch].mean() for epoch in shown])
+    def draw(on: Any, name: str, colour: str, **style: Any) -> bool:
+        is_known = bool(np.isfinite(history[name]).any())
+        if is_known:
+            on.plot(history["epoch"], history[name], color=_COLOURS[colour], **style)
+        return is_known
 
-    ax.plot(shown, mean("train_loss"), color=_COLOURS["training"], label="training loss", linewidth=1.2)
-    if np.isfinite(np.array(history["validation_loss"], dtype=float)).any():
-        ax.plot(shown, mean("validation_loss"), color=_COLOURS["validation"], label="validation loss", linewidth=1.2)
-        if np.isfinite(np.array(history.get("validation_metric", []), dtype=float)).any():
-            name = "validation R²" if model.head.task == "regression" else "validation accuracy"
-            ax.plot(
-                shown, mean("validation_metric"), color=_COLOURS["positive"], label=name, linestyle="--", linewidth=1
-            )
-        for epoch in epochs[np.array(history["is_best"], dtype=bool)]:
+    draw(ax, "train_loss", "training", label="training loss", linewidth=1.2)
+    if draw(ax, "validation_loss", "validation", label="validation loss", linewidth=1.2):
+        name = "validation R²" if model.head.task == "regression" else "validation accuracy"
+        draw(ax, "validation_metric", "positive", label=name, linestyle="--", linewidth=1)
+        for epoch in np.array(model.history["epoch"])[np.array(model.history["is_best"], dtype=bool)] + 1:
             ax.axvline(epoch, color=_COLOURS["validation"], linewidth=0.5, alpha=0.4)
     leaves = ax.twinx()
-    leaves.plot(shown, mean("mean_reachable_leaves"), color=_COLOURS["leaves"], linestyle=":", linewidth=1.2)
+    draw(leaves, "mean_reachable_leaves", "leaves", linestyle=":", linewidth=1.2)
     leaves.set_ylabel("mean reachable leaves (dotted)", fontsize=7, color=_COLOURS["leaves"])
     leaves.set_ylim(bottom=0)
     leaves.tick_params(labelsize=7, colors=_COLOURS["leaves"])
@@ -90,7 +93,7 @@ def plot_history(estimator: Any, ax: Any = None) -> Any:
     _tidy(ax)
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
     ax.set_xlabel("epoch", fontsize=8)
-    ax.set_ylabel("mean over members", fontsize=8)
+    ax.set_ylabel("loss, R²" if model.head.task == "regression" else "loss, accuracy", fontsize=8)
     # Above the axes: three curves leave no corner free.
     place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3, "columnspacing": 1, "handlelength": 1.4}
     ax.legend(fontsize=7, frameon=False, **place)
@@ -108,7 +111,7 @@ def plot_importances(estimator: Any, ax: Any = None, *, n_columns: int = 15) -> 
     _tidy(ax, grid="x")
     rest = sum(share for _, share in found[n_columns:])
     more = f"; {len(found) - n_columns} others: {rest:.2f}" if len(found) > n_columns else ""
-    ax.set_xlabel(f"importance (share of 1{more})", fontsize=8)
+    ax.set_xlabel(f"importance (share of 1{more})", fontsize=8, loc="right")  # long names leave little room
     return ax
 
 
@@ -130,9 +133,20 @@ def plot_activations(ax: Any = None, *, gammas: tuple[float, ...] = (1.0, 3.0, 5
 
 
 def plot_tree(
-    estimator: Any, X: Any, ax: Any = None, *, member: int = 0, tree: int = 0, output: int = 0, max_depth: int = 6
+    estimator: Any,
+    X: Any,
+    ax: Any = None,
+    *,
+    member: int = 0,
+    tree: int = 0,
+    output: int = 0,
+    max_depth: int = 6,
+    max_nodes: int = 47,
 ) -> Any:
-    """One tree: nodes as large as the traffic of the rows X, the strongest columns at each split, outputs at leaves.
+    """One tree as an outline: a line for each node, the strongest columns of splits, what leaves add.
+
+    Discs are as large, and branches as thick, as the share of the rows X that arrives; the upper of two branches is
+    the left one.
 
     Parameters
     ----------
@@ -144,12 +158,16 @@ def plot_tree(
         Which tree, and which raw score its leaves show.
     max_depth : int
         Levels of splits drawn at most.
+    max_nodes : int
+        Nodes drawn at most. The busiest splits are unfolded first; a subtree that is not unfolded is drawn as one leaf
+        with its mean.
     """
     model = model_of(estimator)
+    check_tree(model, member, tree)
     traffic = usage(model, X).traffic[member][tree]
     view = tree_view(model, traffic, member=member, tree=tree, output=output, max_depth=max_depth)
-    ax = _draw_tree(view, traffic, ax)
-    ax.set_title(f"member {member}, tree {tree}: share of rows at each node{_LEGEND}", fontsize=8)
+    ax = _draw_tree(view, traffic, ax, max_nodes)
+    ax.set_title(f"member {member}, tree {tree}: share of rows at each node\n{_LEGEND}", fontsize=6.5)
     return ax
 
 
@@ -163,75 +181,82 @@ def plot_row_path(
     tree: int = 0,
     output: int = 0,
     max_depth: int = 6,
+    max_nodes: int = 47,
 ) -> Any:
-    """The way of one row through one tree: probability of arriving at each node, and what its leaves add."""
+    """The way of one row through one tree, drawn as by `plot_tree`; figures are probabilities of arriving."""
     model = model_of(estimator)
+    check_tree(model, member, tree)
     path = decision_path(model, X, row)
-    way = next((p for p in path.trees if (p.member, p.tree) == (member, tree)), None)
-    if way is None:
-        raise ValueError(f"The model has no tree {tree} in a member {member}.")
+    way = next(p for p in path.trees if (p.member, p.tree) == (member, tree))
     reach = np.zeros(2 * model.members[member].trees.leaf_weight.shape[1] - 1)
     reach[list(way.reach)] = list(way.reach.values())
     view = tree_view(model, reach, member=member, tree=tree, output=output, max_depth=max_depth)
-    ax = _draw_tree(view, reach, ax)
+    ax = _draw_tree(view, reach, ax, max_nodes)
     added = float(way.contribution[output])
-    ax.set_title(f"row {row} in member {member}, tree {tree}: adds {added:+.3g} to the raw score{_LEGEND}", fontsize=8)
+    what = f"row {row} in member {member}, tree {tree}: adds {added:+.3g} to the raw score"
+    ax.set_title(f"{what}\n{_LEGEND}", fontsize=6.5)
     return ax
 
 
-def _draw_tree(view: TreeView, reach: np.ndarray, ax: Any) -> Any:
-    """Draw nodes [x, level] with areas and edges by `reach`; nodes that nothing reaches are pale."""
-    n_ends = sum(node.is_end for node in view.nodes)
-    ax = _axes(ax, 1.0 + 0.85 * (view.depth + 1), max(_COLUMN_WIDTH * 2, 0.32 * n_ends))
-    inches = ax.get_position().width * ax.figure.get_figwidth()
-    place = {node.index: (node.x * n_ends, -node.level) for node in view.nodes}
-    for node in view.nodes:
-        for child in () if node.is_end else (2 * node.index + 1, 2 * node.index + 2):
-            (x0, y0), (x1, y1), share = place[node.index], place[child], reach[child]
-            ink = _COLOURS["leaves"] if share > 0 else "#dddddd"
-            ax.plot([x0, x1], [y0, y1], color=ink, linewidth=0.4 + 3.5 * share, zorder=1, solid_capstyle="round")
-    largest = max(abs(node.value) for node in view.nodes if node.is_end) or 1.0
-    for node in view.nodes:
-        x, y = place[node.index]
-        share = float(reach[node.index])
-        colour: Any = _COLOURS["training"] if share > 0 else "#eeeeee"
-        if node.is_end and share > 0:
-            side = "positive" if node.value >= 0 else "other"
-            colour = _tint(_COLOURS[side], 0.25 + 0.75 * abs(node.value) / largest)
-        ax.scatter([x], [y], s=12 + 260 * share, color=[colour], edgecolor="white", linewidth=0.5, zorder=2)
-        _label_node(ax, node, (x, y), share, inches / 2**node.level)
-    ax.set_xlim(-0.6, n_ends - 0.4)
-    ax.set_ylim(-view.depth - 0.85, 0.65)
+def _draw_tree(view: TreeView, reach: np.ndarray, ax: Any, max_nodes: int) -> Any:
+    """Draw the outline of a tree; nodes that nothing reaches are pale."""
+    shown = _unfolded(view, reach, max_nodes)
+    ax = _axes(ax, 0.45 + _LINE_HEIGHT * len(shown))
+    line_of = {i: line for line, i in enumerate(shown)}
+    ends = [view.nodes[i] for i in shown if 2 * i + 1 not in line_of]
+    largest = max(abs(node.value) for node in ends) or 1.0
+    width = ax.get_position().width * ax.figure.get_figwidth() / _INDENT  # in steps of one level
+    for i in sorted(shown):
+        node, share, line = view.nodes[i], float(reach[i]), line_of[i]
+        ink = _COLOURS["leaves"] if share > 0 else _PALE
+        if i > 0:
+            parent = (i - 1) // 2
+            x, y = [node.level - 1, node.level - 1, node.level], [line_of[parent], line, line]
+            ax.plot(x, y, color=ink, linewidth=0.5 + 2.5 * share, zorder=share, solid_joinstyle="miter")
+        is_end = 2 * i + 1 not in line_of
+        colour: Any = _COLOURS["training"] if share > 0 else _PALE
+        if is_end and share > 0:
+            colour = _tint(_COLOURS["positive" if node.value >= 0 else "other"], 0.3 + 0.7 * abs(node.value) / largest)
+        ax.scatter([node.level], [line], s=12 + 55 * share, color=[colour], edgecolor="white", linewidth=0.4, zorder=2)
+        style = {"fontsize": 6, "va": "center", "color": "#222222" if share > 0 else "#999999", "zorder": 3}
+        room = int((width - node.level - 3) * _INDENT / 0.044)  # characters of this size
+        ax.text(node.level + 0.55, line, _words(node, room, is_end=is_end), **style)
+        ax.text(width - 1.2, line, f"{share:.0%}" if share >= 0.005 or share == 0 else "<1%", ha="right", **style)
+    ax.set_xlim(-0.7, width - 0.7)
+    ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.axis("off")
     return ax
+
+
+def _unfolded(view: TreeView, reach: np.ndarray, max_nodes: int) -> list[int]:
+    """Nodes to draw, from top to bottom: the busiest splits are unfolded first."""
+    shown, waiting = {0}, [(-reach[0], 0)]
+    while waiting and len(shown) + 2 <= max_nodes:
+        _, i = heapq.heappop(waiting)
+        if view.nodes[i].is_end or reach[i] == 0:
+            continue
+        for child in (2 * i + 1, 2 * i + 2):
+            shown.add(child)
+            heapq.heappush(waiting, (-reach[child], child))
+    ordered, stack = [], [0]
+    while stack:
+        i = stack.pop()
+        ordered.append(i)
+        stack += [child for child in (2 * i + 2, 2 * i + 1) if child in shown]
+    return ordered
+
+
+def _words(node: ViewNode, room: int, *, is_end: bool) -> str:
+    """What a node does, in at most `room` characters."""
+    if not is_end:
+        return _short(", ".join(node.features[:2]), max(room, 4))
+    value = f"{node.value:+.2g}".replace("-", "−")
+    return f"{value} ({node.n_below} leaves)" if node.n_below > 1 else value
 
 
 def _tint(colour: str, strength: float) -> tuple[float, ...]:
     """The colour on white paper: a translucent one would show the edge below."""
     return tuple(1 - strength * (1 - part) for part in matplotlib.colors.to_rgb(colour))
-
-
-def _label_node(ax: Any, node: Any, place: tuple[float, float], share: float, room: float) -> None:
-    """Write value or columns beside a node that has `room` inches for itself."""
-    ink = "#222222" if share > 0 else "#aaaaaa"
-    paper = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6}
-    if node.is_end:
-        text = f"{node.value:+.2g}" + (f" ({node.n_below} leaves)" if node.n_below > 1 else "")
-        turned = 90 if room < 0.4 or node.n_below > 1 else 0
-        ax.annotate(
-            text, place, (0, -10), textcoords="offset points", ha="center", va="top", fontsize=5.5, rotation=turned,
-            color=ink,
-        )  # fmt: skip
-        return
-    length = int(room / 0.05)  # characters of this size that fit
-    if length < 8:
-        return
-    lines = [_short(name, min(24, length)) for name in node.features[:2]]
-    lines += [f"{share:.0%}"] if share > 0 else []
-    ax.annotate(
-        "\n".join(lines), place, (0, 9), textcoords="offset points", fontsize=5.5, ha="center", va="bottom", color=ink,
-        bbox=paper, zorder=3,
-    )  # fmt: skip
 
 
 def _short(name: str, length: int) -> str:
@@ -262,6 +287,18 @@ def save(ax: Any, path: str | os.PathLike[str]) -> Path:
     if suffix not in ("png", "pdf", "svg"):
         raise ValueError(f"A picture's file name must end in .png, .pdf or .svg; got {os.fspath(path)!r}.")
     contents = io.BytesIO()
-    ax.figure.savefig(contents, format=suffix, dpi=200)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ax.figure.savefig(contents, format=suffix, dpi=200)
     write_whole(path, contents.getvalue())
+    missing = [warning for warning in caught if "missing from font" in str(warning.message)]  # one for each letter
+    if missing:
+        warnings.warn(
+            "The font has no letters for some names, and draws boxes. Install one that has, and name it: "
+            "matplotlib.rcParams['font.family'] = ['DejaVu Sans', 'Noto Sans CJK SC'], or in a matplotlibrc file.",
+            stacklevel=2,
+        )
+    for warning in caught:
+        if warning not in missing:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return Path(path)

@@ -16,6 +16,7 @@ import numpy as np
 
 import softwood
 from softwood.explain import column_contributions, decision_path, importances, usage
+from softwood.explain.history import mean_history
 from softwood.explain.tree_view import strongest_trees, tree_view
 from softwood.metrics import FIGURES, calibration_points, figures_of_merit, roc_points
 from softwood.model import Model
@@ -106,14 +107,10 @@ def _residuals(estimator: Any, test: LearningTask) -> dict[str, Any]:
 
 
 def _history(model: Model) -> dict[str, list[Any]]:
-    """Means over members of each epoch."""
-    epochs = np.array(model.history["epoch"], dtype=int)
-    shown = np.unique(epochs)
-    found: dict[str, list[Any]] = {"epoch": (shown + 1).tolist()}
-    for name in ("train_loss", "validation_loss", "validation_metric", "mean_reachable_leaves"):
-        values = np.array(model.history.get(name, [np.nan] * len(epochs)), dtype=float)
-        means = [float(values[epochs == epoch].mean()) for epoch in shown]
-        found[name] = [round(value, 5) if np.isfinite(value) else None for value in means]
+    found: dict[str, list[Any]] = {
+        name: [round(value, 5) if np.isfinite(value) else None for value in values.tolist()]
+        for name, values in mean_history(model).items()
+    }
     found["metric"] = ["R²" if model.head.task == "regression" else "accuracy"]
     return found
 

@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 
 from softwood.model import Model
 from softwood.preprocess import MAX_ONE_HOT_LEVELS
-from softwood.table import Table, read_table
+from softwood.table import Table, read_table, require_finite
 
 TASKS = ("classification", "regression")
 # A target of whole numbers with at most this many different ones is taken for class labels.
@@ -94,28 +94,35 @@ def learning_task(frame: Any, target: str, *, task: str = "auto", drop: Iterable
     """
     if task not in ("auto", *TASKS):
         raise ValueError(f"The task must be auto, classification or regression; got {task!r}.")
-    table = read_table(frame)
-    names = list(table.names or ())
+    names = _names(frame)
     dropped = {names[require_column(name, names)] for name in drop}
-    j = require_column(target, names)
+    require_column(target, names)
+    kept = [name for name in names if name not in dropped - {target}]
+    # Dropped before it is read: a column may be dropped because it cannot be.
+    frame = _select(frame, kept)
+    table = read_table(frame)
+    j = kept.index(target)
     frame, table, notes = _with_target(frame, table, j)
     task = infer_task(table, j) if task == "auto" else task
     values = _target_values(table, j, task)
-    kept = [i for i, name in enumerate(names) if i != j and name not in dropped]
-    if not kept:
-        raise ValueError(f"A model needs a column besides the target {target!r}; the table has no other.")
-    _check_features(table, kept)
-    features = _select(frame, [names[i] for i in kept])
-    return LearningTask(features, values, target, task, notes)
+    if len(kept) == 1:
+        raise ValueError(
+            f"A model needs a column besides the target {target!r}; the table has no other. Bring one that may tell it."
+        )
+    features = [i for i in range(len(kept)) if i != j]
+    notes += _check_features(table, features)
+    return LearningTask(_select(frame, [kept[i] for i in features]), values, target, task, notes)
 
 
 def known_task(frame: Any, model: Model, target: str) -> LearningTask:
     """Take a data frame apart for a fitted model: its columns, and true targets in the model's terms."""
-    table = read_table(frame)
-    names = list(table.names or ())
-    j = require_column(target, names)
-    frame, table, notes = _with_target(frame, table, j)
-    features = model_columns(frame, model)
+    require_column(target, _names(frame))
+    model_columns(frame, model)  # an error names those that are missing
+    # Other columns of the table may be of a kind that cannot be read.
+    chosen = list(dict.fromkeys([*model.column_names, target]))
+    frame, j = _select(frame, chosen), chosen.index(target)
+    frame, table, notes = _with_target(frame, read_table(frame), j)
+    features = _select(frame, model.column_names)
     if model.head.classes is None:
         return LearningTask(features, _target_values(table, j, "regression"), target, "regression", notes)
     index_of = {label: i for i, label in enumerate(class_labels(model.head.classes))}
@@ -136,12 +143,12 @@ def class_labels(classes: np.ndarray) -> list[str]:
 
 def model_columns(frame: Any, model: Model) -> Any:
     """The columns that a model reads, in its order; an error names those that the table lacks."""
-    names = list(nw.from_native(frame, eager_only=True).columns)
+    names = _names(frame)
     missing = [name for name in model.column_names if name not in names]
     if missing:
         some = ", ".join(map(repr, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise ValueError(
-            f"The table must have the {model.n_columns} columns of the model; {some} {_nearest(missing, names)}"
+            f"The table must have the {model.n_columns} columns of the model; {some} {_remedy(missing, names)}"
         )
     return _select(frame, model.column_names)
 
@@ -151,8 +158,8 @@ def require_column(name: str, names: Sequence[str]) -> int:
     if name in names:
         return list(names).index(name)
     shown = ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    near = _nearest(name, names, 0.5)
+    hint = "." if near is None else f"; did you mean {near!r}?"
     raise ValueError(f"The table must have a column {name!r}{hint} Its columns are {shown}.")
 
 
@@ -165,6 +172,10 @@ def infer_task(table: Table, j: int) -> str:
     values = np.unique(table.numbers(j))
     is_whole = bool(np.all(values == np.rint(values)))
     return "classification" if is_whole and len(values) <= MAX_INTEGER_CLASSES else "regression"
+
+
+def _names(frame: Any) -> list[str]:
+    return [str(name) for name in nw.from_native(frame, eager_only=True).columns]
 
 
 def _select(frame: Any, names: Sequence[str]) -> Any:
@@ -188,11 +199,20 @@ def _with_target(frame: Any, table: Table, j: int) -> tuple[Any, Table, list[str
     return _take(frame, rows), table.take(rows), [note]
 
 
-def _nearest(missing: Sequence[str], names: Sequence[str]) -> str:
+def _nearest(name: str, names: Sequence[str], cutoff: float) -> str | None:
+    """The name most like the given one, whatever the case of letters; None if none is alike enough."""
+    by_lower = {other.casefold(): other for other in reversed(names)}
+    near = difflib.get_close_matches(name.casefold(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[near[0]] if near else None
+
+
+def _remedy(missing: Sequence[str], names: Sequence[str]) -> str:
     if len(missing) > 1:
         return "are missing. Add them, or train without them."
-    near = difflib.get_close_matches(missing[0], names, n=1, cutoff=0.6)
-    return f"is missing (is it {near[0]!r} here? Rename it)." if near else "is missing. Add it, or train without it."
+    near = _nearest(missing[0], names, 0.6)
+    if near is None:
+        return "is missing. Add it, or train without it."
+    return f"is missing (is it {near!r} here? Rename it)."
 
 
 def _target_values(table: Table, j: int, task: str) -> np.ndarray:
@@ -225,19 +245,41 @@ def _target_values(table: Table, j: int, task: str) -> np.ndarray:
     return np.array(labels, dtype=str)
 
 
-def _check_features(table: Table, columns: Sequence[int]) -> None:
+def _check_features(table: Table, columns: Sequence[int]) -> list[str]:
+    """Refuse columns that teach nothing or cannot be learned from; return notes on those that look like mistakes."""
+    notes = []
     for j in columns:
-        name, kind = table.name(j), table.kinds[j]
-        if kind == "category":
-            labels = table.labels(j)
-            present = [label for label in labels if label is not None]
-            is_id = len(present) > MAX_ONE_HOT_LEVELS and len(set(present)) == len(present)
-            if is_id:
-                raise ValueError(
-                    f"Column {name!r} has another text in every row, as an id has, and teaches nothing. "
-                    f"Leave it out with --drop {shlex.quote(name)}."
-                )
-        else:
-            present = table.numbers(j)[~np.isnan(table.numbers(j))].tolist()
+        name = table.name(j)
+        drop = f"with --drop {shlex.quote(name)}"
+        if table.kinds[j] != "category":
+            values = table.numbers(j)
+            require_finite(values, name)
+            if np.isnan(values).all():
+                raise ValueError(f"Column {name!r} has no values at all. Leave it out {drop}.")
+            continue
+        present = [label for label in table.labels(j) if label is not None]
+        distinct = set(present)
         if not present:
-            raise ValueError(f"Column {name!r} has no values at all. Leave it out with --drop {shlex.quote(name)}.")
+            raise ValueError(f"Column {name!r} has no values at all. Leave it out {drop}.")
+        is_id = len(present) > MAX_ONE_HOT_LEVELS and len(distinct) == len(present)
+        words = sorted(label for label in distinct if not _is_number(label))
+        if 0 < len(words) <= len(distinct) // 10:
+            mistake = f"Column {name!r} holds numbers, but also {words[0]!r}"
+            remedy = f"Mend such cells, or empty them; or leave the column out {drop}."
+            if is_id:
+                raise ValueError(f"{mistake}. {remedy}")
+            notes.append(f"{mistake}, and is read as text. {remedy}")
+        elif is_id:
+            raise ValueError(
+                f"Column {name!r} has another text in every row, as an id has, and teaches nothing. "
+                f"Leave it out {drop}."
+            )
+    return notes
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True

@@ -7,7 +7,9 @@ than the median of the others is given up. Needs optuna: pip install 'softwood[t
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +19,20 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.metrics import figures_of_merit
 from softwood.supervised import LearningTask
+from softwood.table import read_table
 
 try:
     import optuna
 except ImportError as error:
     raise ImportError("Searching for parameters needs optuna: pip install 'softwood[tune]'.") from error
 
+# Several processes may begin one study at the same moment.
+_ATTEMPTS = 10
+
 
 @dataclass(frozen=True)
 class Best:
-    """Outcome of a search: the best trial's parameters and its figure, and how many trials the study has."""
+    """Outcome of a search: the best trial's parameters and its figure, and how many trials have ended."""
 
     params: dict[str, Any]
     metric: str
@@ -52,6 +58,17 @@ class Search:
     def metric(self) -> str:
         """Name of the figure that is maximised; see `softwood.metrics.FIGURES`."""
         return "roc_auc" if self.task.task == "classification" else "r2"
+
+    def terms(self) -> dict[str, Any]:
+        """What must be the same in all trials of a study for their figures to be comparable."""
+        return {
+            "metric": self.metric,
+            "folds": self.n_folds,
+            "members": self.n_members,
+            "seed": self.seed,
+            "rows": len(self.task.target),
+            "columns": read_table(self.task.features).n_columns,
+        }
 
     def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         """Parameters of an estimator, drawn from the ranges of the paper's appendix (learning rate: all between)."""
@@ -130,29 +147,93 @@ def run_search(
         Print no line for each trial.
     """
     search.folds()  # refuse a table that cannot be cross-validated before a study is made
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    made = _open_study(study, storage, search.seed)
+    _require_same_search(made, search)
     try:
-        made = optuna.create_study(
-            study_name=study,
-            storage=storage,
-            direction="maximize",
-            load_if_exists=True,
-            sampler=optuna.samplers.TPESampler(seed=None if storage else search.seed),
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
-        )
-    except Exception as error:  # whatever the database's driver raises
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"The storage {storage!r} cannot be opened ({first_line}). Check its URL.") from error
-    known = made.user_attrs.get("metric", search.metric)
-    if known != search.metric:
-        raise ValueError(f"Study {study!r} is about {known}, not {search.metric}. Choose another --study name.")
-    made.set_user_attr("metric", search.metric)
-    made.optimize(search, n_trials=n_trials, timeout=time_limit, callbacks=[] if quiet else [_print_trial])
-    states = [trial.state for trial in made.get_trials(deepcopy=False)]
-    if optuna.trial.TrialState.COMPLETE not in states:
+        made.optimize(search, n_trials=n_trials, timeout=time_limit, callbacks=[] if quiet else [_print_trial])
+    except optuna.exceptions.StorageInternalError as error:
+        raise ValueError(
+            f"The storage {without_password(storage or '')!r} failed during the search ({_first_line(error)}). "
+            "Trials that had ended are kept: run the same command to go on."
+        ) from error
+    best = _best(made, search.metric)
+    if best is None:
         raise ValueError(f"No trial of study {study!r} was completed. Run more trials, or check the table.")
-    params = dict(made.best_trial.user_attrs["params"])
-    return Best(params, search.metric, made.best_value, len(states), states.count(optuna.trial.TrialState.PRUNED))
+    return best
+
+
+def best_so_far(search: Search, *, study: str, storage: str) -> Best | None:
+    """The best of a study's trials, for a search that was interrupted; None if none is complete."""
+    return _best(_open_study(study, storage, search.seed), search.metric)
+
+
+def _open_study(name: str, storage: str | None, seed: int) -> optuna.Study:
+    """Make a study, or open the one of that name."""
+    for attempt in reversed(range(_ATTEMPTS)):
+        try:
+            # Seconds for which a process waits until another has written its trial.
+            patient = {"engine_kwargs": {"connect_args": {"timeout": 60}}}
+            is_file = storage is not None and storage.startswith("sqlite:")
+            return optuna.create_study(
+                study_name=name,
+                storage=optuna.storages.RDBStorage(storage, **patient) if is_file else storage,
+                direction="maximize",
+                load_if_exists=True,
+                # Processes that share a storage must not all draw the same.
+                sampler=optuna.samplers.TPESampler(seed=None if storage else seed),
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+            )
+        except Exception as error:  # whatever the database's driver raises
+            if attempt == 0 or not _is_clash(error):
+                shown = without_password(storage or "")
+                raise ValueError(f"The storage {shown!r} cannot be opened ({_first_line(error)}). Check it.") from error
+        time.sleep(0.2)  # another process was making the same tables: next time they are there
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _require_same_search(study: optuna.Study, search: Search) -> None:
+    """Refuse to go on with a study whose figures cannot be compared with those of this search."""
+    for name, value in search.terms().items():
+        known = study.user_attrs.get(name, value)
+        if known != value:
+            raise ValueError(
+                f"Study {study.study_name!r} was begun with {name} = {known!r}; this search has {value!r}, and figures "
+                "could not be compared. Choose another --study name, or the same settings."
+            )
+        study.set_user_attr(name, value)
+
+
+def _best(study: optuna.Study, metric: str) -> Best | None:
+    """The best complete trial, and how many have ended (a trial that was killed never does)."""
+    state = optuna.trial.TrialState
+    states = [trial.state for trial in study.get_trials(deepcopy=False)]
+    n_complete, n_pruned = states.count(state.COMPLETE), states.count(state.PRUNED)
+    if n_complete == 0:
+        return None
+    params = dict(study.best_trial.user_attrs["params"])
+    return Best(params, metric, study.best_value, n_complete + n_pruned, n_pruned)
+
+
+def _is_clash(error: Exception) -> bool:
+    """Whether a driver complains of tables or rows that another process has made since it looked."""
+    said = f"{error} {error.__cause__}"
+    return any(words in said for words in ("already exists", "UNIQUE constraint", "duplicate key", "Duplicate entry"))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def without_password(storage: str) -> str:
+    """A storage URL as it may be shown.
+
+    Examples
+    --------
+    >>> without_password("mysql://me:secret@host/studies")
+    'mysql://me:***@host/studies'
+    """
+    return re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", storage)
 
 
 def _print_trial(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:

@@ -31,16 +31,19 @@ from softwood.cli.console import (
     Target,
     Task,
     as_json_text,
+    examples,
+    kinds_of,
     open_known,
     open_table,
     print_figures,
     print_files,
     print_notes,
-    require_folder,
+    require_place,
+    require_source,
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.explaining import explain, plot, report
-from softwood.cli.tablefile import BatchWriter, TableFileError, read_batches
+from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
 from softwood.metrics import figures_of_merit
 from softwood.modelfile import write_whole
 from softwood.supervised import LearningTask, class_labels, learning_task, model_columns, require_column
@@ -62,8 +65,11 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 @app.command(
-    epilog="Examples:  softwood train breast-cancer  |  softwood train data.csv --target churned --drop id  |  "
-    "softwood train sales.parquet -t price --task regression --epochs 20 --out price.safetensors"
+    epilog=examples(
+        "softwood train breast-cancer --report",
+        "softwood train data.csv --target churned --drop id",
+        "softwood train sales.parquet -t price --task regression --epochs 20 --out price.safetensors",
+    )
 )
 def train(
     source: Source,
@@ -81,7 +87,7 @@ def train(
     batch_size: Annotated[int | None, typer.Option(help="Rows a step [64].")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the rows at most [25].")] = None,
     l2: Annotated[float | None, typer.Option(help="L2 penalty on split weights [0].")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss of a regression [squared_error].")] = None,
+    loss: Annotated[str | None, typer.Option(help="Loss, such as absolute_error or poisson.")] = None,
     time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds; the best is kept.")] = None,
     seed: Seed = 0,
     jobs: Jobs = None,
@@ -90,7 +96,7 @@ def train(
 ) -> None:
     """Train a model on a table, judge it on rows held out, write it to a file. Ctrl-C keeps the best epoch so far."""
     started = time.monotonic()
-    require_folder(out)
+    require_place(out, (".safetensors",))
     frame, target, task = open_table(source, target, task)
     found = learning_task(frame, target, task=task, drop=drop or ())
     print_notes(found.notes)
@@ -111,7 +117,7 @@ def train(
         "target": target,
         "task": found.task,
         "rows": {"training": len(training_rows), "test": len(test_rows)},
-        "columns": dict(zip(estimator.model_.column_names, estimator.model_.preprocessor.kinds, strict=True)),
+        "columns": kinds_of(estimator),
         "parameters": estimator.model_.estimator["params"],
         "seed": seed,
         "seconds": round(time.monotonic() - started, 2),
@@ -134,7 +140,7 @@ def train(
         sys.exit(130)
 
 
-@app.command(epilog="Example:  softwood evaluate model.safetensors new.csv --target churned")
+@app.command(epilog=examples("softwood evaluate model.safetensors new.csv --target churned --json"))
 def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: AsJson = False) -> None:
     """Judge a model on rows with a known target."""
     estimator, test = open_known(model, source, target)
@@ -149,8 +155,11 @@ def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: A
 
 
 @app.command(
-    epilog="Examples:  softwood predict model.safetensors new.csv -o out.csv --keep id  |  "
-    "softwood predict model.safetensors huge.parquet -o out.parquet --batch-rows 100000"
+    epilog=examples(
+        "softwood predict model.safetensors new.csv -o out.csv --keep id",
+        "softwood predict model.safetensors huge.parquet -o out.parquet --batch-rows 100000",
+        "softwood predict model.safetensors new.csv | head",
+    )
 )
 def predict(
     model: ModelFile,
@@ -163,7 +172,10 @@ def predict(
     """Predict rows of a table of any length, batch by batch: class labels and probabilities, or values."""
     estimator = softwood.load(model)
     estimator.set_params(n_jobs=jobs)
-    kinds = dict(zip(estimator.model_.column_names, estimator.model_.preprocessor.kinds, strict=True))
+    require_source(source)
+    if out != "-":
+        require_place(Path(out))
+    kinds = kinds_of(estimator)
     batches = (
         iter([load_example(source)[0]]) if source in EXAMPLES else read_batches(source, kinds, batch_rows=batch_rows)
     )
@@ -171,12 +183,12 @@ def predict(
         for batch in batches:
             writer.write(_predictions(estimator, batch, keep or ()))
         if writer.n_rows == 0:
-            raise TableFileError(f"{source} must hold at least one row; it has a header only.")
+            raise TableFileError(NO_ROWS.format(source))
     if out != "-":
         print(f"{writer.n_rows} rows written to {out}", file=sys.stderr)
 
 
-@app.command(epilog="Example:  softwood info model.safetensors --json")
+@app.command(epilog=examples("softwood info model.safetensors", "softwood info model.safetensors --json"))
 def info(model: ModelFile, as_json: AsJson = False) -> None:
     """Say what a model file holds: task, columns, trees, training."""
     estimator = softwood.load(model)
@@ -195,7 +207,7 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
         "gamma": round(float(trees.gamma), 6),
         "numbers": sum(m.trees.split_weight.size + m.trees.leaf_weight.size for m in fitted.members),
         "epochs": max(fitted.history.get("epoch", []), default=-1) + 1,
-        "columns": dict(zip(fitted.column_names, fitted.preprocessor.kinds, strict=True)),
+        "columns": kinds_of(estimator),
     }
     if as_json:
         print(as_json_text(facts))
@@ -217,8 +229,11 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
 
 
 @app.command(
-    epilog="Examples:  softwood tune data.csv -t churned --trials 50 --out best.json (again: goes on)  |  "
-    "softwood tune data.csv -t churned --storage postgresql://host/studies"
+    epilog=examples(
+        "softwood tune data.csv -t churned --trials 50 --out best.json",
+        "softwood train data.csv -t churned --params best.json --members 6",
+        "softwood tune data.csv -t churned --storage postgresql://host/studies",
+    )
 )
 def tune(
     source: Source,
@@ -232,34 +247,49 @@ def tune(
     drop: Drop = None,
     members: Annotated[int, typer.Option(min=1, help="Ensembles averaged in each trial.")] = 1,
     time_limit: Annotated[float | None, typer.Option(help="Start no trial after this many seconds.")] = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of folds and fits; draws of parameters always differ.")] = 0,
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for good parameters by cross-validation, in a study that can be stopped, resumed and shared."""
-    from softwood.tune import Search, run_search
+    from softwood.tune import Search, best_so_far, run_search, without_password
 
-    require_folder(out)
+    require_place(out, (".json",))
     frame, target, task = open_table(source, target, task)
     found = learning_task(frame, target, task=task, drop=drop or ())
     print_notes(found.notes)
     name = study or f"{Path(source).name} {target}"
     storage = storage or f"sqlite:///{out.with_suffix('.db')}"
     search = Search(found, n_folds=folds, n_members=members, seed=seed, n_jobs=jobs)
-    best = run_search(search, study=name, storage=storage, n_trials=trials, time_limit=time_limit, quiet=as_json)
+    interrupted = False
+    try:
+        best = run_search(search, study=name, storage=storage, n_trials=trials, time_limit=time_limit, quiet=as_json)
+    except KeyboardInterrupt:
+        kept = best_so_far(search, study=name, storage=storage)
+        if kept is None:
+            raise
+        best, interrupted = kept, True
+        print_notes(["Interrupted: the best trial so far is written. The same command goes on with the study."])
     write_whole(out, as_json_text(best.params).encode())
     if as_json:
-        print(as_json_text({"study": name, "storage": storage, **asdict(best)}))
-        return
+        print(as_json_text({"study": name, "storage": without_password(storage), **asdict(best)}))
+    else:
+        _print_best(best, source, target, out, without_password(storage))
+    if interrupted:
+        sys.exit(130)
+
+
+def _print_best(best: Any, source: str, target: str, out: Path, storage: str) -> None:
     print(f"Best of {best.n_trials} trials ({best.n_pruned} pruned): {best.metric} {best.value:.4f}")
     for key, value in best.params.items():
         print(f"  {key:14} {value if isinstance(value, int) else format(value, '.4g')}")
     print_files({"parameters": str(out), "study": storage})
-    print(f"Train with them: softwood train {shlex.quote(source)} --target {shlex.quote(target)} --params {out}")
+    command = ["softwood", "train", source, "--target", target, "--params", str(out), "--members", "6"]
+    print(f"Train with them: {shlex.join(command)}")
 
 
 @app.command(
-    epilog="Examples:  softwood export model.safetensors model.onnx  |  softwood export model.safetensors model.c"
+    epilog=examples("softwood export model.safetensors model.onnx", "softwood export model.safetensors model.c")
 )
 def export(
     model: ModelFile,
@@ -268,14 +298,22 @@ def export(
     """Write a model as an ONNX graph or as C, for use without softwood."""
     from softwood.export import export as write_export
 
-    require_folder(out)
+    require_place(out, (".onnx", ".c"))
     for path in write_export(softwood.load(model), out):
         print(f"{path} written", file=sys.stderr)
 
 
-app.command(epilog="Example:  softwood explain model.safetensors new.csv --row 3")(explain)
-app.command(epilog="Example:  softwood plot tree model.safetensors new.csv --out tree.png")(plot)
-app.command(epilog="Example:  softwood report model.safetensors test.csv --out report.html")(report)
+app.command(
+    epilog=examples("softwood explain model.safetensors", "softwood explain model.safetensors new.csv --row 3")
+)(explain)
+app.command(
+    epilog=examples(
+        "softwood plot importances model.safetensors",
+        "softwood plot tree model.safetensors new.csv --out tree.pdf",
+        "softwood plot path model.safetensors new.csv --row 3 --member 0 --tree 5",
+    )
+)(plot)
+app.command(epilog=examples("softwood report model.safetensors test.csv --out report.html"))(report)
 
 
 def _estimator(task: str, params: dict[str, Any], seed: int, jobs: int | None, *, verbose: bool) -> Any:

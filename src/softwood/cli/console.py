@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,8 +27,13 @@ Target = Annotated[str | None, typer.Option("--target", "-t", help="Column to pr
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
-Seed = Annotated[int, typer.Option(help="Same seed, same result, to the bit.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Same seed, same result, to the bit.")]
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores if not given.")]
+
+
+def examples(*commands: str) -> str:
+    """The end of a command's help, an example a line (the help joins lines, but not paragraphs)."""
+    return "\n\n".join(["Examples:", *commands])
 
 
 def open_table(source: str, target: str | None, task: str = "auto") -> tuple[Any, str, str]:
@@ -34,11 +41,7 @@ def open_table(source: str, target: str | None, task: str = "auto") -> tuple[Any
     if source in EXAMPLES:
         frame, known_target, known_task_name = load_example(source)
         return frame, target or known_target, task if target or task != "auto" else known_task_name
-    if not os.path.exists(source) and "." not in os.path.basename(source):
-        raise TableFileError(
-            f"There is no file {source!r}, nor a built-in table of that name: those are {', '.join(EXAMPLES)}."
-        )
-    frame = read_file(source)
+    frame = read_source(source)
     if target is None:
         raise ValueError(
             f"Say which column to predict with --target; {source} has {', '.join(map(repr, frame.column_names[:20]))}."
@@ -46,16 +49,48 @@ def open_table(source: str, target: str | None, task: str = "auto") -> tuple[Any
     return frame, target, task
 
 
+def read_source(source: str, kinds: Mapping[str, str] | None = None) -> Any:
+    """A file or a built-in table as an Arrow table; columns whose kind is given are read as such."""
+    if source in EXAMPLES:
+        return load_example(source)[0]
+    require_source(source)
+    return read_file(source, kinds)
+
+
+def require_source(source: str) -> None:
+    """Refuse what is neither a file nor a built-in table, where the name does not even look like a file's."""
+    if source not in EXAMPLES and not os.path.exists(source) and "." not in os.path.basename(source):
+        raise TableFileError(
+            f"There is no file {source!r}, nor a built-in table of that name: those are {', '.join(EXAMPLES)}."
+        )
+
+
+def kinds_of(estimator: Any) -> dict[str, str]:
+    """Kind of each column that a model reads."""
+    return dict(zip(estimator.model_.column_names, estimator.model_.preprocessor.kinds, strict=True))
+
+
 def open_known(model: Path, source: str, target: str | None) -> tuple[Any, LearningTask]:
     """A fitted estimator, and a table with the target that it predicts."""
     estimator = softwood.load(model)
-    frame, target, _ = open_table(source, target or estimator.model_.target_name)
+    frame = read_source(source, kinds_of(estimator))
+    target = target or estimator.model_.target_name
+    if target is None:
+        raise ValueError(f"Say which column holds the truth with --target; {model} does not name its target.")
     return estimator, known_task(frame, estimator.model_, target)
 
 
-def require_folder(out: Path) -> None:
+def require_place(out: Path, suffixes: Sequence[str] = ()) -> None:
+    """Refuse, before any work is done, a file that could not be written in the end."""
+    folder = shlex.quote(str(out.parent))
     if not out.parent.is_dir():
-        raise ValueError(f"The folder of {out} must exist; make it with: mkdir -p {out.parent}")
+        raise ValueError(f"The folder of {out} must exist; make it with: mkdir -p {folder}")
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder; name a file to write, such as {out / 'out'}{(*suffixes, '')[0]}.")
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"The folder of {out} must be writable; it is not. Choose another with --out.")
+    if suffixes and out.suffix.lower() not in suffixes:
+        raise ValueError(f"The name of the file to write must end in {' or '.join(suffixes)}; got {str(out)!r}.")
 
 
 def as_json_text(value: Any) -> str:

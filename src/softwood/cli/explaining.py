@@ -18,15 +18,16 @@ from softwood.cli.console import (
     Source,
     Target,
     as_json_text,
+    kinds_of,
     open_known,
     print_notes,
-    require_folder,
+    read_source,
+    require_place,
 )
-from softwood.cli.example_tables import EXAMPLES, load_example
-from softwood.cli.tablefile import read_file
 from softwood.explain import DecisionPath, column_contributions, decision_path, importances, rules, usage
 from softwood.supervised import class_labels, model_columns
 
+PICTURES = (".png", ".pdf", ".svg")
 # More rows than these change no picture and no mean that is shown.
 _MAX_ROWS = 2000
 
@@ -90,7 +91,7 @@ def plot(
     from softwood.explain.tree_view import strongest_trees
 
     out = out or Path(f"{picture.value}.png")
-    require_folder(out)
+    require_place(out, PICTURES)
     if picture is Picture.activations:
         print(pictures.save(pictures.plot_activations(), out))
         return
@@ -124,7 +125,7 @@ def report(
     """Write one HTML page on a model and rows with a known target: figures, curves, importances, trees to explore."""
     from softwood.report import write_report
 
-    require_folder(out)
+    require_place(out, (".html", ".htm"))
     estimator, test = open_known(model, source, target)
     print_notes(test.notes)
     write_report(out, estimator, test)
@@ -133,8 +134,7 @@ def report(
 
 def _features(estimator: Any, source: str) -> Any:
     """The columns of a table that a model reads."""
-    frame = load_example(source)[0] if source in EXAMPLES else read_file(source)
-    return model_columns(frame, estimator.model_)
+    return model_columns(read_source(source, kinds_of(estimator)), estimator.model_)
 
 
 def _usage(estimator: Any, X: Any) -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -23,19 +24,25 @@ try:
 except ImportError as error:
     raise ImportError("Reading table files needs pyarrow: pip install 'softwood[cli]'.") from error
 
+from softwood.cli.textformat import TableFileError, TextFormat, text_format
+
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _PARQUET = (".parquet", ".pq")
 FORMATS = ".csv, .tsv (both also .gz) and .parquet"
+NO_ROWS = "{} must hold at least one row; it has a header only. Check how it was written."
 # What stands for a missing cell in text files; an empty cell always does.
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A")
 
 
-class TableFileError(ValueError):
-    """A table file that cannot be read or written; the message says why and what to do."""
+def read_file(path: str | os.PathLike[str], kinds: Mapping[str, str] | None = None) -> pa.Table:
+    """Read a whole file; the types of text columns are inferred from all rows, but for those whose kind is given.
 
-
-def read_file(path: str | os.PathLike[str]) -> pa.Table:
-    """Read a whole file; the types of text columns are inferred from all rows.
+    Parameters
+    ----------
+    path : path
+        The file.
+    kinds : mapping of str to str, optional
+        Kinds (`softwood.table.KINDS`) of columns that a model reads.
 
     Examples
     --------
@@ -47,12 +54,12 @@ def read_file(path: str | os.PathLike[str]) -> pa.Table:
     """
     path, separator = _inspect(path)
     try:
-        table = parquet.read_table(path) if separator is None else _read_text(path, separator)
+        table = parquet.read_table(path) if separator is None else _read_text(path, separator, kinds or {})
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from error
     _check_columns(table.schema, path)
     if table.num_rows == 0:
-        raise TableFileError(f"{path} must hold at least one row; it has a header only. Check how it was written.")
+        raise TableFileError(NO_ROWS.format(path))
     return table
 
 
@@ -97,8 +104,6 @@ class BatchWriter:
         if self.path != "-":
             _format_of(self.path)  # refuse an unknown format before any work is done
             folder, name = os.path.split(os.path.abspath(self.path))
-            if not os.path.isdir(folder):
-                raise TableFileError(f"The folder of {self.path} must exist; make it with: mkdir -p {folder}")
             self._temporary = os.path.join(folder, f".{secrets.token_hex(4)}.{name}")
 
     def __enter__(self) -> BatchWriter:
@@ -127,18 +132,20 @@ class BatchWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        if self._temporary is None:
-            sys.stdout.flush()
-            return
-        if self._stream is not None:
-            self._stream.close()
-        if kind is None and self._writer is not None:
-            os.replace(self._temporary, self.path)
-        else:
-            with suppress(FileNotFoundError):
-                os.remove(self._temporary)
+        try:
+            if self._writer is not None:
+                self._writer.close()
+            if self._temporary is None:
+                sys.stdout.flush()
+                return
+            if self._stream is not None:
+                self._stream.close()
+            if kind is None and self._writer is not None:
+                os.replace(self._temporary, self.path)
+        finally:  # gone already if it was renamed
+            if self._temporary is not None:
+                with suppress(FileNotFoundError):
+                    os.remove(self._temporary)
 
 
 # Formats ------------------------------------------------------------------------------------------------------------
@@ -148,6 +155,8 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[str, str | None]:
     """The path as a string and its format, of a file that exists and is not empty."""
     name = os.fspath(path)
     separator = _format_of(name)
+    if os.path.isdir(name):
+        raise TableFileError(f"{name} is a folder; a table is one file. Name a file in it.")
     if not os.path.isfile(name):
         raise TableFileError(f"There is no file {name!r}. Check the path (the present folder is {os.getcwd()}).")
     if os.path.getsize(name) == 0:
@@ -166,34 +175,52 @@ def _format_of(name: str) -> str | None:
     return _SEPARATORS[suffix]
 
 
-def _convert_options(types: Mapping[str, pa.DataType] | None = None) -> arrow_csv.ConvertOptions:
-    return arrow_csv.ConvertOptions(null_values=list(MISSING), strings_can_be_null=True, column_types=types)
+def _convert_options(format_: TextFormat, types: Mapping[str, pa.DataType] | None = None) -> arrow_csv.ConvertOptions:
+    return arrow_csv.ConvertOptions(
+        null_values=list(MISSING),
+        strings_can_be_null=True,
+        column_types=types,
+        decimal_point=format_.decimal_point,
+    )
 
 
-def _parse_options(separator: str) -> arrow_csv.ParseOptions:
-    return arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+def _parse_options(format_: TextFormat) -> arrow_csv.ParseOptions:
+    return arrow_csv.ParseOptions(delimiter=format_.separator, newlines_in_values=True)
 
 
-def _read_text(path: str, separator: str) -> pa.Table:
-    options = {"parse_options": _parse_options(separator), "convert_options": _convert_options()}
+def _read_text(path: str, separator: str, kinds: Mapping[str, str]) -> pa.Table:
+    format_ = text_format(path, separator)
+    types = {name: type_ for name, type_ in _text_types(path, format_, kinds).items() if name in kinds}
+    options = {"parse_options": _parse_options(format_), "convert_options": _convert_options(format_, types)}
     try:
         return arrow_csv.read_csv(path, **options)
     except pa.ArrowInvalid:  # once more in one thread: only then does the message tell the line
-        return arrow_csv.read_csv(path, read_options=arrow_csv.ReadOptions(use_threads=False), **options)
+        return arrow_csv.read_csv(path, read_options=_one_thread(), **options)
 
 
 def _text_batches(path: str, separator: str, kinds: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    inferred = arrow_csv.open_csv(path, parse_options=_parse_options(separator), convert_options=_convert_options())
-    _check_columns(inferred.schema, path)
-    types = {field.name: _type_for(kinds.get(field.name), field.type) for field in inferred.schema}
-    given = {name: type_ for name, type_ in types.items() if type_ is not None}
-    # In one thread: more would read far ahead of whoever takes the batches, and hold it all in memory.
+    format_ = text_format(path, separator)
+    # More threads would read far ahead of whoever takes the batches, and hold it all in memory.
     yield from arrow_csv.open_csv(
         path,
-        read_options=arrow_csv.ReadOptions(use_threads=False),
-        parse_options=_parse_options(separator),
-        convert_options=_convert_options(given),
+        read_options=_one_thread(),
+        parse_options=_parse_options(format_),
+        convert_options=_convert_options(format_, _text_types(path, format_, kinds)),
     )
+
+
+def _one_thread() -> arrow_csv.ReadOptions:
+    return arrow_csv.ReadOptions(use_threads=False)
+
+
+def _text_types(path: str, format_: TextFormat, kinds: Mapping[str, str]) -> dict[str, pa.DataType]:
+    """Arrow types of a file's columns, where the kinds of a model (or their absence) settle them."""
+    options = {"parse_options": _parse_options(format_), "convert_options": _convert_options(format_)}
+    with arrow_csv.open_csv(path, read_options=_one_thread(), **options) as inferred:
+        schema = inferred.schema
+    _check_columns(schema, path)
+    types = {field.name: _type_for(kinds.get(field.name), field.type) for field in schema}
+    return {name: type_ for name, type_ in types.items() if type_ is not None}
 
 
 def _type_for(kind: str | None, inferred: pa.DataType) -> pa.DataType | None:
@@ -224,7 +251,11 @@ def _check_columns(schema: pa.Schema, path: str) -> None:
 
 
 def _unreadable(path: str, error: Exception) -> TableFileError:
-    text = " ".join(str(error).split())
+    if isinstance(error, PermissionError):
+        return TableFileError(f"{path} must be readable; it is not. Allow it: chmod u+r {shlex.quote(path)}")
+    text = re.sub(r"^Could not open Parquet input source '.*?': ", "", " ".join(str(error).split()))
+    if "cannot infer number of columns" in text:  # a header without a line's end
+        return TableFileError(NO_ROWS.format(path))
     ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text)
     if ragged:
         line, expected, got = ragged.groups()
@@ -233,12 +264,19 @@ def _unreadable(path: str, error: Exception) -> TableFileError:
             f"{where} of {path} has {got} fields, and the header {expected}: mend the line, or put quotes around "
             "fields that contain the separator."
         )
-    wrong = re.search(r"In CSV column #(\d+): .*?conversion error to (\w+): invalid value '(.*?)'", text)
+    wrong = re.search(r"In CSV column #(\d+): (?:Row #(\d+): )?.*?error to (\w+): invalid value '(.*?)'", text)
     if wrong:
-        column, type_, value = wrong.groups()
+        column, line, type_, value = wrong.groups()
         needed = {"double": "numbers", "bool": "true or false"}.get(type_, type_)
+        where = f" in line {line}" if line else ""
         return TableFileError(
-            f"Column {int(column) + 1} of {path} must hold {needed}, as at training; got {value!r}. "
-            "Mend the cell, or leave it empty if the value is missing."
+            f"Column {_column_name(path, int(column))!r} of {path} must hold {needed}, as at training; got "
+            f"{value!r}{where}. Mend the cell, or leave it empty if the value is missing."
         )
     return TableFileError(f"{path} cannot be read ({text[:200]}). Check that it is whole and of the format it names.")
+
+
+def _column_name(path: str, number: int) -> str:
+    format_ = text_format(path, _format_of(path) or ",")
+    with arrow_csv.open_csv(path, parse_options=_parse_options(format_)) as reader:
+        return str(reader.schema.names[number])

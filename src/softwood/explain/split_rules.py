@@ -17,6 +17,7 @@ from softwood.encoding import LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
 from softwood.preprocess import Preprocessor
 
 _N_SHOWN = 4
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ class SplitRule:
         way = "left" if self.goes_left else "right"
         sure = "surely" if share == 1 else f"with probability {share:.2f}"
         sign = ">=" if score >= limit else "<"
-        return f"{words or 'nothing'} = {score:.4g} {sign} {limit:.4g}{others}: goes {way} {sure}"
+        if not self.terms:
+            return f"looks at no column: goes {way} {sure}"
+        return f"{words} = {score:.4g} {sign} {limit:.4g}{others}: goes {way} {sure}"
 
 
 def split_rule(
@@ -137,7 +140,7 @@ def feature_name(preprocessor: Preprocessor, encoding: str, feature: int) -> str
         name = f"mean target of {name}'s category"
     start, rate = float(features.start[feature]), float(features.rate[feature])
     if kind == LEVEL:
-        level = column.levels[int(start)] if part == "code" and column.levels is not None else f"{start:g}"
+        level = column.levels[int(start)] if part == "code" and column.levels is not None else _part(start, part)
         return f"[{name} is {'missing' if level is None else repr(level) if part == 'code' else level}]"
     if kind == MISSING:
         return f"[{name} is missing]"
@@ -145,17 +148,21 @@ def feature_name(preprocessor: Preprocessor, encoding: str, feature: int) -> str
         value * column.unit + column.offset if part == "value" else value for value in (start, start + 1 / rate)
     ]
     if kind == RAMP:
-        low, high = (_amount(value, column.kind) for value in in_units)
+        is_date = part == "value" and column.kind == "datetime"
+        low, high = (_date(value) if is_date else _part(value, part) for value in in_units)
         return f"[{name} from {low} to {high}]"
     if kind == SOFT_CLIP:
         return f"clipped({name})"
     return name
 
 
-def _amount(value: float, kind: str) -> str:
-    if kind == "datetime":
-        return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%d")
-    return f"{value:.4g}"
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d")
+
+
+def _part(value: float, part: str) -> str:
+    """A number, or the name of a day where it stands for one."""
+    return _WEEKDAYS[int(value)] if part == "weekday" and value in range(7) else f"{value:.4g}"
 
 
 def _function(features: Encoding, f: int, x: float) -> float:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.explain.subject import check_tree
-from softwood.importance import split_stakes
+from softwood.importance import N_ROWS, split_stakes
 from softwood.model import Model
+from softwood.table import read_table
 
 _N_FEATURES = 3
 
@@ -88,12 +89,11 @@ def tree_view(
 
 
 def strongest_trees(model: Model, X: Any) -> list[tuple[int, int]]:
-    """(member, tree) of all trees, those first whose splits decide most over the rows X."""
-    inputs = model.inputs(X)
+    """(member, tree) of all trees, those first whose splits decide most over the first rows of X."""
+    inputs = model.inputs(read_table(X).rows(0, N_ROWS))
     found = []
     for i, (member, folded) in enumerate(zip(model.members, model.folded, strict=True)):
-        x = inputs[member.encoding][:256]
-        stakes = split_stakes(x, *folded, member.trees.activation, member.trees.gamma).sum(axis=1)
+        stakes = split_stakes(inputs[member.encoding], *folded, member.trees.activation, member.trees.gamma).sum(axis=1)
         found += [(-float(stake), i, tree) for tree, stake in enumerate(stakes)]
     return [(i, tree) for _, i, tree in sorted(found)]
 

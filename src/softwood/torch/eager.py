@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -51,7 +50,7 @@ def apply(
         or (split_bias is not None and split_bias.requires_grad)
     ):
         return _apply_function(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
-    return kernels.forward(kernels.arrays_of(x, split_weight, leaf_weight, split_bias), options)[0]
+    return kernels.forward((x, split_weight, leaf_weight, split_bias), options)[0]
 
 
 class NativeFunction(torch.autograd.Function):
@@ -68,13 +67,12 @@ class NativeFunction(torch.autograd.Function):
         sparse_grad: bool,
     ) -> Tensor:
         """Run the kernel and remember what the backward needs."""
-        arrays = kernels.arrays_of(x, split_weight, leaf_weight, split_bias)
-        output, tape = kernels.forward(arrays, options, with_tape=True)
-        # The tape rides on a saved tensor so that it is freed when those are. Hooks that move saved tensors elsewhere
-        # lose it, and the backward repeats the traversal.
-        carrier = torch.empty(0)
-        carrier.softwood = arrays, tape  # type: ignore[attr-defined]
-        ctx.save_for_backward(x, split_weight, leaf_weight, split_bias, carrier)
+        # Who has hooks for saved tensors (checkpointing, offloading) wants no memory to be held here: without a tape
+        # the backward repeats the traversal.
+        with_tape = _hooks_of_saved_tensors(True) is None
+        tensors = (x, split_weight, leaf_weight, split_bias)
+        output, ctx.tape = kernels.forward(tensors, options, with_tape)
+        ctx.save_for_backward(*tensors)
         ctx.options = options
         ctx.sparse_grad = sparse_grad
         return output
@@ -82,7 +80,7 @@ class NativeFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the four tensors, None for those without need, and None for the options."""
-        *tensors, carrier = ctx.saved_tensors
+        tensors = ctx.saved_tensors
         needed = ctx.needs_input_grad[:4]
         is_batched = torch._C._functorch.is_legacy_batchedtensor(grad_output)  # by is_grads_batched=True
         if torch.is_grad_enabled() or is_batched or not is_plain_eager(grad_output, *tensors):
@@ -93,55 +91,53 @@ class NativeFunction(torch.autograd.Function):
                 )
             found = operator.tree_ensemble_backward(grad_output, *tensors, *ctx.options, needed)
             return *operator.keep_needed(needed, found), None, None
-        arrays, tape = getattr(carrier, "softwood", None) or (kernels.arrays_of(*tensors), None)
+        tape = ctx.tape
+        if not _is_graph_kept():  # the saved tensors are about to be freed; so is the tape
+            ctx.tape = None
         if ctx.sparse_grad:
-            return *_sparse_gradients(tensors[1], grad_output, arrays, ctx.options, needed, tape), None, None
-        gradients = kernels.backward(grad_output, arrays, ctx.options, needed, tape=tape)
-        return *[None if array is None else torch.from_numpy(array) for array in gradients], None, None
+            return *_sparse_gradients(grad_output, tensors, ctx.options, needed, tape), None, None
+        return *kernels.backward(grad_output, tensors, ctx.options, needed, tape), None, None
 
+
+# What an older PyTorch cannot tell is taken to be so: the tape is then kept as long as the graph's node.
+_hooks_of_saved_tensors = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+_is_graph_kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
 # Function.apply without what it does for torch.func, which `is_plain_eager` has excluded: a tenth of the whole call.
 _apply_function = super(torch.autograd.Function, NativeFunction).apply
 
-# For split weights, as long as they live: memory for dense gradients, zero but for marked rows, and sparse gradients
-# taken from it. Those are held until the next step because PyTorch, when it stores a gradient that nobody else holds,
-# forgets that its rows are in order, and SparseAdam would sort them again; the copy that it makes instead costs less.
+# For split weights, as long as they live: memory for all rows of the gradients, and the sparse gradients that it gave
+# last. Those are held until the next step because PyTorch, when it stores a gradient that nobody else holds, forgets
+# that its rows are in order, and SparseAdam would sort them again; the copy that it makes instead costs less.
 _scratch = WeakTensorKeyDictionary()
 
 
 def _sparse_gradients(
-    split_weight: Tensor,
     grad_output: Tensor,
-    arrays: Sequence[Any],
+    tensors: kernels.Tensors,
     options: kernels.Options,
     needed: Sequence[bool],
     tape: ops.TapeContents | None,
 ) -> list[Tensor | None]:
     """Return gradients that hold reached rows only, at a cost in proportion to them."""
-    out, _ = _scratch.pop(split_weight, (None, None))
-    found = kernels.backward(grad_output, arrays, options, needed, tape=tape, out=out)
-    grad_x, grad_split, grad_leaf, grad_bias = found
-    split_rows, leaf_rows = found.split_rows, found.leaf_rows
+    x, split_weight, leaf_weight, split_bias = tensors
+    memory, _ = _scratch.pop(split_weight, (None, None))
+    if not isinstance(memory, kernels.ROW_MEMORY[x.dtype]):  # none yet, or the layer has changed its dtype
+        memory = kernels.ROW_MEMORY[x.dtype]()
+    grad_x, splits, leaves = kernels.backward(grad_output, tensors, options, needed, tape, memory)
+    split_indices, split_values, bias_values = splits
+    leaf_indices, leaf_values, _ = leaves
     sparse = [
-        None if grad_split is None else _reached_rows(grad_split, split_rows),
-        None if grad_leaf is None else _reached_rows(grad_leaf, leaf_rows),
-        None if grad_bias is None else _reached_rows(grad_bias, split_rows),
+        _sparse(split_indices, split_values, split_weight),
+        _sparse(leaf_indices, leaf_values, leaf_weight),
+        _sparse(split_indices, bias_values, split_bias),
     ]
-    found.x = None  # the caller owns it now: the next step must not write there
-    _scratch[split_weight] = found, sparse
-    return [None if grad_x is None else torch.from_numpy(grad_x), *sparse]
+    _scratch[split_weight] = memory, sparse
+    return [grad_x, *sparse]
 
 
-def _reached_rows(gradient: np.ndarray, rows: np.ndarray) -> Tensor:
-    """Copy rows of a [m, nodes, ...] gradient, counted through all trees, to a tensor sparse in trees and nodes."""
-    n_trees, n_nodes, *rest = gradient.shape
-    indices = np.empty((2, len(rows)), np.int64)
-    np.divmod(rows, n_nodes, out=(indices[0], indices[1]))
-    values = gradient.reshape(n_trees * n_nodes, *rest).take(rows, axis=0)
-    return torch.sparse_coo_tensor(
-        torch.from_numpy(indices),
-        torch.from_numpy(values),
-        gradient.shape,
-        is_coalesced=True,
-        check_invariants=False,
-    )
+def _sparse(indices: Tensor, values: Tensor | None, weight: Tensor) -> Tensor | None:
+    """Return rows of a gradient, given by tree and node, as a tensor sparse in trees and nodes."""
+    if values is None:
+        return None
+    return torch.sparse_coo_tensor(indices, values, weight.shape, is_coalesced=True, check_invariants=False)

@@ -73,10 +73,12 @@ def tree_ensemble(
             [1.0000]])
     """
     options = (activation, gamma, sum_trees)
-    if (
+    if (  # the way of most calls, on which all that `_check` asks takes a microsecond
         implementation in ("auto", "native")
         and eager.is_plain_eager(x, split_weight, leaf_weight, split_bias)
-        and _are_valid(x, split_weight, leaf_weight, split_bias, activation, gamma)
+        and activation in ACTIVATIONS
+        and SMALLEST_GAMMA <= gamma <= LARGEST_GAMMA
+        and kernels.accepts(x, split_weight, leaf_weight, split_bias)
     ):
         return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
     device_type = x.device.type
@@ -118,44 +120,6 @@ def reachable_leaves(
     else:
         leaves = dense.reachable_leaves(rows, split_weight, split_bias, activation=activation, gamma=gamma)
     return leaves.reshape(*x.shape[:-1], leaves.shape[-1])
-
-
-def _are_valid(
-    x: Tensor, split_weight: Tensor, leaf_weight: Tensor, split_bias: Tensor | None, activation: str, gamma: float
-) -> bool:
-    """Return whether the kernels can take the arguments as they are: all that `_check` asks, in a few microseconds.
-
-    False is no verdict: other devices, leading dimensions and half precision are welcome, too, but take another way.
-    """
-    dtype = x.dtype
-    if not (
-        (dtype is torch.float32 or dtype is torch.float64)
-        and dtype is split_weight.dtype
-        and dtype is leaf_weight.dtype
-        and x.is_cpu
-        and split_weight.is_cpu
-        and leaf_weight.is_cpu
-        and activation in ACTIVATIONS
-        and SMALLEST_GAMMA <= gamma <= LARGEST_GAMMA
-        and x.ndim == 2
-        and split_weight.ndim == 3
-        and leaf_weight.ndim == 3
-    ):
-        return False
-    n_trees, n_splits, n_features = split_weight.shape
-    n_leaf_trees, n_leaves, n_outputs = leaf_weight.shape
-    return (
-        x.shape[1] == n_features > 0
-        and n_leaf_trees == n_trees > 0
-        and n_leaves == n_splits + 1
-        and 0 < n_splits < 1 << MAX_DEPTH
-        and not n_splits & n_leaves
-        and n_outputs > 0
-        and (
-            split_bias is None
-            or (dtype is split_bias.dtype and split_bias.is_cpu and tuple(split_bias.shape) == (n_trees, n_splits))
-        )
-    )
 
 
 def _in_float32(*tensors: Tensor | None) -> tuple[Any, ...]:
@@ -214,6 +178,7 @@ def _native(
 ) -> Tensor:
     """Apply the native kernels by the cheaper door, if it is open."""
     if eager.is_plain_eager(x, split_weight, leaf_weight, split_bias):
+        x, split_weight, leaf_weight, split_bias = kernels.laid_out(x, split_weight, leaf_weight, split_bias)
         return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
     if sparse_grad:
         raise RuntimeError(

@@ -34,8 +34,8 @@ def tree_ensemble(
     sum_trees: bool,
 ) -> Tensor:
     """Return the output of the ensemble, [n, k] or [n, m, k]."""
-    arrays = kernels.arrays_of(x, split_weight, leaf_weight, split_bias)
-    return kernels.forward(arrays, (activation, gamma, sum_trees))[0]
+    tensors = kernels.laid_out(x, split_weight, leaf_weight, split_bias)
+    return kernels.forward(tensors, (activation, gamma, sum_trees))[0]
 
 
 @torch.library.custom_op(
@@ -56,9 +56,9 @@ def tree_ensemble_backward(
     needed: Sequence[bool],
 ) -> tuple[Tensor, ...]:
     """Return the gradients of x, split_weight, leaf_weight and split_bias; an empty tensor where there is no need."""
-    arrays = kernels.arrays_of(x, split_weight, leaf_weight, split_bias)
-    found = kernels.backward(grad_output, arrays, (activation, gamma, sum_trees), needed)
-    return tuple(x.new_empty(0) if array is None else torch.from_numpy(array) for array in found)
+    tensors = (x, split_weight, leaf_weight, split_bias)
+    found = kernels.backward(grad_output, tensors, (activation, gamma, sum_trees), needed)
+    return tuple(x.new_empty(0) if gradient is None else gradient for gradient in found)
 
 
 def keep_needed(needed: Sequence[bool], gradients: Sequence[Tensor]) -> list[Tensor | None]:
