@@ -143,7 +143,8 @@ def _our_cells(runs: list[Record]) -> str:
     (accuracy, accuracy_error), (loss, loss_error) = (
         mean_and_error([run[what] for run in runs]) for what in ("accuracy", "loss")
     )
-    return f"{accuracy:.4f} ± {accuracy_error:.4f} | {loss:.4f} ± {loss_error:.4f} | {runs[0]['parameters']:,}"
+    errors = ["" if np.isnan(error) else f" ± {error:.4f}" for error in (accuracy_error, loss_error)]
+    return f"{accuracy:.4f}{errors[0]} | {loss:.4f}{errors[1]} | {runs[0]['parameters']:,}"
 
 
 def _paper_cells(name: str, kind: str) -> str:
