@@ -1,5 +1,6 @@
 // The passes of the ensemble, for float and double. Arrays come in already converted and are written in place.
 #include "softwood/ensemble.h"
+#include "softwood/marked_rows.h"
 
 #include <nanobind/stl/optional.h>
 

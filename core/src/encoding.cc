@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 #include <type_traits>
 
 #include "encoding_kernels.h"
@@ -12,17 +11,6 @@ namespace softwood {
 namespace {
 
 constexpr std::int64_t kBlockRows = 256;
-
-const EncodingKernels& encoding_kernels() {
-  static const EncodingKernels& chosen = []() -> const EncodingKernels& {
-    [[maybe_unused]] const std::string_view name = instruction_set();
-#if defined(__x86_64__)
-    if (name != "baseline") return avx2::encoding_kernels;
-#endif
-    return baseline::encoding_kernels;
-  }();
-  return chosen;
-}
 
 }  // namespace
 

@@ -25,6 +25,8 @@ struct EncodingKernels {
   bool (*doubles_are_finite)(const double* row, std::int64_t n);
 };
 
+const EncodingKernels& encoding_kernels();
+
 namespace baseline {
 extern const EncodingKernels encoding_kernels;
 }
@@ -33,5 +35,13 @@ namespace avx2 {
 extern const EncodingKernels encoding_kernels;
 }
 #endif
+
+// All of them, from the narrowest to the widest.
+inline constexpr const EncodingKernels* kEncodingKernels[] = {
+    &baseline::encoding_kernels,
+#if defined(__x86_64__)
+    &avx2::encoding_kernels,
+#endif
+};
 
 }  // namespace softwood

@@ -392,30 +392,12 @@ void reachability(const Ensemble<T>& ensemble, const Rows<T>& x, std::int32_t* l
   });
 }
 
-template <typename T>
-void clear_rows(std::uint8_t* marked, std::int64_t n_rows, T* rows_a, std::int64_t columns_a, T* rows_b,
-                std::int64_t columns_b) {
-  for (std::int64_t row = 0; row < n_rows; ++row) {
-    std::uint64_t eight = 1;
-    if (row % 8 == 0 && row + 8 <= n_rows) std::memcpy(&eight, marked + row, 8);
-    if (eight == 0) {  // mostly so in deep trees
-      row += 7;
-      continue;
-    }
-    if (marked[row] == 0) continue;
-    marked[row] = 0;
-    if (rows_a != nullptr) std::fill_n(rows_a + row * columns_a, columns_a, T(0));
-    if (rows_b != nullptr) std::fill_n(rows_b + row * columns_b, columns_b, T(0));
-  }
-}
-
-#define SOFTWOOD_INSTANTIATE(T)                                                                                     \
-  template class Tape<T>;                                                                                           \
-  template void forward(const Ensemble<T>&, const Rows<T>&, bool, T*, Tape<T>*, int);                               \
-  template void backward(const Ensemble<T>&, const Rows<T>&, bool, const T*, const Tape<T>*, const Gradients<T>&,   \
-                         int);                                                                                      \
-  template void reachability(const Ensemble<T>&, const Rows<T>&, std::int32_t*, std::int32_t*, std::int32_t*, int); \
-  template void clear_rows(std::uint8_t*, std::int64_t, T*, std::int64_t, T*, std::int64_t);
+#define SOFTWOOD_INSTANTIATE(T)                                                                                   \
+  template class Tape<T>;                                                                                         \
+  template void forward(const Ensemble<T>&, const Rows<T>&, bool, T*, Tape<T>*, int);                             \
+  template void backward(const Ensemble<T>&, const Rows<T>&, bool, const T*, const Tape<T>*, const Gradients<T>&, \
+                         int);                                                                                    \
+  template void reachability(const Ensemble<T>&, const Rows<T>&, std::int32_t*, std::int32_t*, std::int32_t*, int);
 SOFTWOOD_INSTANTIATE(float)
 SOFTWOOD_INSTANTIATE(double)
 

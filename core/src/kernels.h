@@ -87,6 +87,10 @@ struct Kernels {
 // The kernels for this machine.
 template <typename T>
 const Kernels<T>& kernels();
+template <>
+const Kernels<float>& kernels<float>();
+template <>
+const Kernels<double>& kernels<double>();
 
 namespace baseline {
 extern const Kernels<float> kernels_float;
@@ -102,5 +106,21 @@ extern const Kernels<float> kernels_float;
 extern const Kernels<double> kernels_double;
 }  // namespace avx512
 #endif
+
+// All of them, from the narrowest to the widest.
+inline constexpr const Kernels<float>* kKernelsFloat[] = {
+    &baseline::kernels_float,
+#if defined(__x86_64__)
+    &avx2::kernels_float,
+    &avx512::kernels_float,
+#endif
+};
+inline constexpr const Kernels<double>* kKernelsDouble[] = {
+    &baseline::kernels_double,
+#if defined(__x86_64__)
+    &avx2::kernels_double,
+    &avx512::kernels_double,
+#endif
+};
 
 }  // namespace softwood

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "softwood/thread_pool.h"
 
@@ -15,28 +14,6 @@ namespace {
 constexpr std::int64_t kElementsWorthThreads = 1 << 16;
 
 }  // namespace
-
-template <typename T>
-const TrainingKernels<T>& training_kernels() {
-  constexpr bool single = sizeof(T) == 4;
-  static const TrainingKernels<T>& chosen = []() -> const TrainingKernels<T>& {
-    [[maybe_unused]] const std::string_view name = instruction_set();
-#if defined(__x86_64__)
-    if constexpr (single) {
-      if (name == "avx512") return avx512::training_kernels_float;
-      if (name == "avx2") return avx2::training_kernels_float;
-    } else {
-      if (name == "avx512") return avx512::training_kernels_double;
-      if (name == "avx2") return avx2::training_kernels_double;
-    }
-#endif
-    if constexpr (single)
-      return baseline::training_kernels_float;
-    else
-      return baseline::training_kernels_double;
-  }();
-  return chosen;
-}
 
 template <typename T>
 Optimizer<T>::Optimizer(const MemberSettings<T>& settings, const Parameters<T>& parameters)
@@ -160,8 +137,6 @@ void Optimizer<T>::read_averages(std::int64_t step) const {
   read(parameters_.shift, 1, p, nullptr);
 }
 
-template const TrainingKernels<float>& training_kernels<float>();
-template const TrainingKernels<double>& training_kernels<double>();
 template class Optimizer<float>;
 template class Optimizer<double>;
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <limits>
 #include <new>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -144,17 +143,6 @@ void sort_quantiles(const PredictionHead& head, std::int64_t k, double* values, 
 }
 
 }  // namespace
-
-const PredictorKernels& predictor_kernels() {
-  static const PredictorKernels& chosen = []() -> const PredictorKernels& {
-    [[maybe_unused]] const std::string_view name = instruction_set();
-#if defined(__x86_64__)
-    if (name != "baseline") return avx2::predictor_kernels;
-#endif
-    return baseline::predictor_kernels;
-  }();
-  return chosen;
-}
 
 struct Predictor::Trees {
   std::int64_t encoding;

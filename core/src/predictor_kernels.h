@@ -59,4 +59,12 @@ extern const PredictorKernels predictor_kernels;
 }
 #endif
 
+// All of them, from the narrowest to the widest.
+inline constexpr const PredictorKernels* kPredictorKernels[] = {
+    &baseline::predictor_kernels,
+#if defined(__x86_64__)
+    &avx2::predictor_kernels,
+#endif
+};
+
 }  // namespace softwood

@@ -78,6 +78,10 @@ struct TrainingKernels {
 // Those for this machine, of the same instruction set as the kernels of the trees.
 template <typename T>
 const TrainingKernels<T>& training_kernels();
+template <>
+const TrainingKernels<float>& training_kernels<float>();
+template <>
+const TrainingKernels<double>& training_kernels<double>();
 
 namespace baseline {
 extern const TrainingKernels<float> training_kernels_float;
@@ -93,5 +97,21 @@ extern const TrainingKernels<float> training_kernels_float;
 extern const TrainingKernels<double> training_kernels_double;
 }  // namespace avx512
 #endif
+
+// All of them, from the narrowest to the widest.
+inline constexpr const TrainingKernels<float>* kTrainingKernelsFloat[] = {
+    &baseline::training_kernels_float,
+#if defined(__x86_64__)
+    &avx2::training_kernels_float,
+    &avx512::training_kernels_float,
+#endif
+};
+inline constexpr const TrainingKernels<double>* kTrainingKernelsDouble[] = {
+    &baseline::training_kernels_double,
+#if defined(__x86_64__)
+    &avx2::training_kernels_double,
+    &avx512::training_kernels_double,
+#endif
+};
 
 }  // namespace softwood

@@ -9,6 +9,7 @@
 #include "../../benchmarks/literal.h"
 #include "check.h"
 #include "softwood/ensemble.h"
+#include "softwood/marked_rows.h"
 
 using namespace softwood;
 

@@ -60,7 +60,7 @@ class Tape {
   std::unique_ptr<Contents> contents;
 };
 
-// Where a backward pass adds its gradients. All rows are zero on entry (see `clear_rows`). A null array skips the work
+// Where a backward pass adds its gradients. All rows are zero on entry (see marked_rows.h). A null array skips the work
 // for it. A split's row is marked when some sample is fractional there, a leaf's when some sample reaches it; rows not
 // marked are neither read nor written.
 template <typename T>
@@ -89,12 +89,6 @@ void backward(const Ensemble<T>& ensemble, const Rows<T>& x, bool sum_trees, con
 template <typename T>
 void reachability(const Ensemble<T>& ensemble, const Rows<T>& x, std::int32_t* leaves, std::int32_t* internal_nodes,
                   std::int32_t* fractional_nodes, int n_threads);
-
-// Sets marked rows of a [n_rows, n_columns] array to zero and removes the marks, so that its memory can be used again
-// at a cost in proportion to what was reached. `columns_b` is a second array with the same marks, or null.
-template <typename T>
-void clear_rows(std::uint8_t* marked, std::int64_t n_rows, T* rows_a, std::int64_t columns_a, T* rows_b,
-                std::int64_t columns_b);
 
 // "baseline", "avx2" or "avx512" on x86-64, "baseline" elsewhere: the kernels in use, chosen once by what the CPU has,
 // or lower if the environment variable SOFTWOOD_ISA says so.

@@ -1,11 +1,17 @@
-// Takes the rows that a backward pass has marked out of its gradients, for those who want them alone (see
-// `Gradients` in ensemble.h). What is left is zero and without marks: ready for the next pass.
+// What becomes of the rows that a backward pass has marked in its gradients (see `Gradients` in ensemble.h): they are
+// cleared, or taken out for those who want them alone. All rows are then zero and without marks: ready for the next
+// pass, at a cost in proportion to what was reached.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 namespace softwood {
+
+// Sets the marked ones of n_rows rows of `a`, [n_rows, columns_a], and `b`, [n_rows, columns_b], to zero and removes
+// the marks. Either array may be null.
+template <typename T>
+void clear_rows(std::uint8_t* marked, std::int64_t n_rows, T* a, std::int64_t columns_a, T* b, std::int64_t columns_b);
 
 // The marked ones of n_rows rows, in order. Removes the marks.
 std::vector<std::int64_t> take_marks(std::uint8_t* marked, std::int64_t n_rows);
