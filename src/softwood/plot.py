@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("softwood.plot needs matplotlib: pip install 'softwood[plot]'.") from error
 
-from softwood.explain import decision_path, importances, usage
+from softwood.explain import decision_path, importances, tree_traffic
 from softwood.explain.history import mean_history
 from softwood.explain.subject import check_tree, model_of
 from softwood.explain.tree_view import TreeView, ViewNode, tree_view
@@ -164,7 +164,7 @@ def plot_tree(
     """
     model = model_of(estimator)
     check_tree(model, member, tree)
-    traffic = usage(model, X).traffic[member][tree]
+    (traffic,) = tree_traffic(model, X, [(member, tree)])
     view = tree_view(model, traffic, member=member, tree=tree, output=output, max_depth=max_depth)
     ax = _draw_tree(view, traffic, ax, max_nodes)
     ax.set_title(f"member {member}, tree {tree}: share of rows at each node\n{_LEGEND}", fontsize=6.5)

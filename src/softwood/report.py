@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import softwood
-from softwood.explain import column_contributions, decision_path, importances, usage
+from softwood.explain import column_contributions, decision_path, importances, tree_traffic
 from softwood.explain.history import mean_history
 from softwood.explain.tree_view import strongest_trees, tree_view
 from softwood.metrics import FIGURES, calibration_points, figures_of_merit, roc_points
@@ -116,10 +116,9 @@ def _history(model: Model) -> dict[str, list[Any]]:
 
 
 def _trees(model: Model, X: Any, trees: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    traffic = usage(model, read_table(X).rows(0, _N_TRAFFIC_ROWS)).traffic
     found = []
-    for member, tree in trees:
-        reach = traffic[member][tree]
+    traffic = tree_traffic(model, read_table(X).rows(0, _N_TRAFFIC_ROWS), trees)
+    for (member, tree), reach in zip(trees, traffic, strict=True):
         views = [
             tree_view(model, reach, member=member, tree=tree, output=k, max_depth=MAX_DEPTH)
             for k in range(model.n_outputs)

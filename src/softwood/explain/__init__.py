@@ -5,7 +5,15 @@ of i are 2i+1 and 2i+2); the last 2^d of them are the leaves. A model averages i
 divided by their number, and those of all trees together with the model's offset are the raw scores of a row.
 """
 
-from softwood.explain.columns import Contributions, Usage, column_contributions, importances, shap_explanation, usage
+from softwood.explain.columns import (
+    Contributions,
+    Usage,
+    column_contributions,
+    importances,
+    shap_explanation,
+    tree_traffic,
+    usage,
+)
 from softwood.explain.paths import DecisionPath, TreePath, decision_path, rules
 
 __all__ = [
@@ -18,5 +26,6 @@ __all__ = [
     "importances",
     "rules",
     "shap_explanation",
+    "tree_traffic",
     "usage",
 ]

@@ -11,7 +11,7 @@ shared among the inputs of the split in proportion to |w_f (x_f - mean x_f)|.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,12 +80,19 @@ def usage(estimator: Any, X: Any) -> Usage:
         activation, gamma = member.trees.activation, member.trees.gamma
         counts = ops.reachability(x, w, split_bias=b, activation=activation, gamma=gamma)
         reachable.append(counts.leaves.mean(axis=0, dtype=np.float64))
-        total = np.zeros((len(w), 2 * w.shape[1] + 1))
-        for tree in range(len(w)):
-            for _, _, reach in _walk(model, i, tree, x):
-                total[tree] += reach.sum(axis=0)
-        traffic.append(total / len(x))
+        traffic.append(np.array([_traffic(model, i, tree, x) for tree in range(len(w))]))
     return Usage(reachable, traffic)
+
+
+def tree_traffic(estimator: Any, X: Any, trees: Sequence[tuple[int, int]]) -> list[NDArray[np.float64]]:
+    """What `usage` says of the traffic at the nodes [2^(d+1) - 1] of some trees, given by member and number."""
+    model = model_of(estimator)
+    inputs = model.inputs(X)
+    return [_traffic(model, i, tree, inputs[model.members[i].encoding].astype(np.float64)) for i, tree in trees]
+
+
+def _traffic(model: Model, member: int, tree: int, x: np.ndarray) -> NDArray[np.float64]:
+    return sum(reach.sum(axis=0) for _, _, reach in _walk(model, member, tree, x)) / len(x)
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,6 +81,20 @@ def tree_ensemble(
         and kernels.accepts(x, split_weight, leaf_weight, split_bias)
     ):
         return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
+    return _by_any_way(x, split_weight, leaf_weight, split_bias, options, implementation, sparse_grad)
+
+
+def _by_any_way(
+    x: Tensor,
+    split_weight: Tensor,
+    leaf_weight: Tensor,
+    split_bias: Tensor | None,
+    options: kernels.Options,
+    implementation: str,
+    sparse_grad: bool,
+) -> Tensor:
+    """Check everything, and go the way that device, dtype and whoever watches allow."""
+    activation, gamma, sum_trees = options
     device_type = x.device.type
     if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         x, split_weight, leaf_weight, split_bias = _for_autocast(x, split_weight, leaf_weight, split_bias)
