@@ -124,8 +124,13 @@ SOFTWOOD_INLINE Integers<T> is_negative(Vector<T> t) {
 }
 
 template <typename T, typename Act>
+SOFTWOOD_INLINE Vector<T> minor_probability(const Act& activation, Vector<T> t, Vector<T> probability) {
+  return probability * activation.minor(absolute<T>(t));
+}
+
+template <typename T, typename Act>
 SOFTWOOD_INLINE Routed<T> route(const Act& activation, Vector<T> t, Vector<T> probability) {
-  const Vector<T> minor = probability * activation.minor(absolute<T>(t));
+  const Vector<T> minor = minor_probability<T>(activation, t, probability);
   const Vector<T> major = probability - minor;
   const Integers<T> negative = is_negative<T>(t);
   return {negative ? minor : major, negative ? major : minor, minor};

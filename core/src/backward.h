@@ -203,7 +203,7 @@ class Backward {
 
   // The pairs of a dense range with dL/dt != 0, as a list whose `probability` holds dL/dt.
   List<T>* collect_fractional(const Frontier<T>& frontier, const T* grad_t, std::int64_t total) {
-    List<T>* list = allocate_list<T>(scratch_, total, false);
+    List<T>* list = allocate_list<T>(scratch_, total, true, false);
     Appender<T> to(*list);
     for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
       const Integers<T> code_vector = broadcast_integer<T>(Integer<T>(frontier.code_begin + code));
@@ -236,105 +236,145 @@ class Backward {
       return expected;
     }
     const T* below = ascend_list(level + 1, *list.next);
+    const Arena::Mark mark = scratch_.mark();
+    const std::int64_t n_rest = list.next->count - (list.next->grouped ? list.n_left : list.count);  // or fewer
+    List<T>* fractional = allocate_list<T>(scratch_, n_rest, list.grouped, false);
+    with_activation(ensemble_, [&](auto activation) {
+      if (list.next->grouped)
+        combine_partition(activation, list, below, expected, *fractional);
+      else
+        combine_branches(activation, list, below, expected, *fractional);
+    });
+    add_list(level, *fractional);
+    scratch_.release(mark);
+    return expected;
+  }
+
+  // The step up from a list made by `partition`: expectations, and the entries with dL/dt != 0.
+  template <typename Act>
+  void combine_partition(const Act& activation, const List<T>& list, const T* below, T* expected, List<T>& fractional) {
     const T* from_left = below;
     const T* from_right = below + list.n_left;
-    const std::int64_t n_right = list.next->count - list.n_left;
-    List<T>* fractional = allocate_list<T>(scratch_, n_right < list.n_left ? n_right : list.n_left, false);
-    Appender<T> to(*fractional);
-    with_activation(ensemble_, [&](auto activation) {
-      for (std::int64_t j = 0; j < list.count; j += kLanes<T>) {
-        const Vector<T> t = load(list.t + j), probability = load(list.probability + j);
-        const Routed<T> routed = route<T>(activation, t, probability);
-        const Integers<T> left = routed.left != Vector<T>{}, right = routed.right != Vector<T>{};
-        const std::uint32_t left_set = bits<T>(left), right_set = bits<T>(right);
-        const Vector<T> expected_left = expand<T>(load(from_left), left_set, left);
-        const Vector<T> expected_right = expand<T>(load(from_right), right_set, right);
-        from_left += count_bits(left_set);
-        from_right += count_bits(right_set);
-        const Combined<T> combined = combine<T>(activation, t, probability, expected_left, expected_right);
-        store(expected + j, combined.expected);
-        to.append(left_set & right_set, load_integers<T>(list.code + j), load_integers<T>(list.sample + j),
-                  combined.grad_t);
-      }
-    });
-    fractional->count = to.code - fractional->code;
-    add_list(level, *fractional);
-    return expected;
+    Appender<T> to(fractional);
+    for (std::int64_t j = 0; j < list.count; j += kLanes<T>) {
+      const Vector<T> t = load(list.t + j), probability = load(list.probability + j);
+      const Routed<T> routed = route<T>(activation, t, probability);
+      const Integers<T> left = routed.left != Vector<T>{}, right = routed.right != Vector<T>{};
+      const std::uint32_t left_set = bits<T>(left), right_set = bits<T>(right);
+      const Vector<T> expected_left = expand<T>(load(from_left), left_set, left);
+      const Vector<T> expected_right = expand<T>(load(from_right), right_set, right);
+      from_left += count_bits(left_set);
+      from_right += count_bits(right_set);
+      const Combined<T> combined = combine<T>(activation, t, probability, expected_left, expected_right);
+      store(expected + j, combined.expected);
+      to.append(left_set & right_set, load_integers<T>(list.code + j), load_integers<T>(list.sample + j),
+                combined.grad_t);
+    }
+    fractional.count = to.code - fractional.code;
+  }
+
+  // The step up from a list made by `branch`, in the same order.
+  template <typename Act>
+  void combine_branches(const Act& activation, const List<T>& list, const T* below, T* expected, List<T>& fractional) {
+    const T* of_second = below + list.count;
+    Appender<T> to(fractional);
+    for (std::int64_t j = last_vector(list); j >= 0; j -= kLanes<T>) {
+      const Vector<T> t = load(list.t + j), probability = load(list.probability + j);
+      const Integers<T> has_second = minor_probability<T>(activation, t, probability) != Vector<T>{};
+      const std::uint32_t set = bits<T>(has_second);
+      const Vector<T> first = load(below + j), second = expand<T>(load(of_second), set, has_second);
+      of_second += count_bits(set);
+      const Integers<T> negative = is_negative<T>(t);
+      const Combined<T> combined =
+          combine<T>(activation, t, probability, negative ? second : first, negative ? first : second);
+      store(expected + j, combined.expected);
+      to.append(set, load_integers<T>(list.code + j), load_integers<T>(list.sample + j), combined.grad_t);
+    }
+    fractional.count = to.code - fractional.code;
   }
 
   // Expectations of a list at the leaves, <dL/dT, o_l>, and the leaves' gradients.
   void list_leaves(const List<T>& list, T* expected) {
     with_small(ensemble_.n_outputs, [&](auto few) {
       const std::int64_t k = few() != 0 ? few() : ensemble_.n_outputs;
-      const std::int64_t count = list.count;
+      const std::int64_t count = list.count, stride = grad_stride_;
       const Integer<T>* const codes = list.code;
       const Integer<T>* const samples = list.sample;
+      const T* const probability = list.probability;
+      const T* const leaf_weight = ensemble_.leaf_weight;
+      const T* const grad_output = grad_output_;
+      T* const grad_leaves = gradients_.leaf_weight;
       for (std::int64_t j = 0; j < count; ++j) {
-        const T* leaf = ensemble_.leaf_weight + codes[j] * k;
-        const T* grad = grad_output_ + samples[j] * grad_stride_;
+        const T* leaf = leaf_weight + codes[j] * k;
+        const T* grad = grad_output + samples[j] * stride;
         T total = 0;
         for (std::int64_t c = 0; c < k; ++c) total += leaf[c] * grad[c];
         expected[j] = total;
       }
-      if (gradients_.leaf_weight == nullptr) return;
-      for (std::int64_t begin = 0, end; begin < count; begin = end) {
-        const Integer<T> code = codes[begin];
-        T* to = gradients_.leaf_weight + code * k;
-        gradients_.leaf_marked[code] = 1;
-        if constexpr (few() != 0) {
+      if (grad_leaves == nullptr) return;
+      std::uint8_t* const marked = gradients_.leaf_marked;
+      for (std::int64_t j = 0; j < count; ++j) marked[codes[j]] = 1;
+      for (std::int64_t j = 0; j < count;) {
+        const Integer<T> code = codes[j];
+        T* to = grad_leaves + code * k;
+        if (few() == 0 || !list.grouped) {
+          const T* grad = grad_output + samples[j] * stride;
+          for (std::int64_t c = 0; c < k; ++c) to[c] += probability[j] * grad[c];
+          ++j;
+        } else if constexpr (few() > 0) {
           T sums[few()] = {};
-          for (end = begin; end < count && codes[end] == code; ++end) {
-            const T* grad = grad_output_ + samples[end] * grad_stride_;
-            for (int c = 0; c < few(); ++c) sums[c] += list.probability[end] * grad[c];
-          }
+          do {
+            const T* grad = grad_output + samples[j] * stride;
+            for (int c = 0; c < few(); ++c) sums[c] += probability[j] * grad[c];
+          } while (++j < count && codes[j] == code);
           for (int c = 0; c < few(); ++c) to[c] += sums[c];
-        } else {
-          for (end = begin; end < count && codes[end] == code; ++end) {
-            const T* grad = grad_output_ + samples[end] * grad_stride_;
-            for (std::int64_t c = 0; c < k; ++c) to[c] += list.probability[end] * grad[c];
-          }
         }
       }
     });
   }
 
-  // Gradients from a list of (node, sample, dL/dt), grouped by node.
+  // Gradients from a list whose `probability` holds dL/dt.
   void add_list(int level, const List<T>& list) {
-    const T* grad_t = list.probability;
-    for (std::int64_t begin = 0, end; begin < list.count; begin = end) {
-      for (end = begin + 1; end < list.count && list.code[end] == list.code[begin];) ++end;
-      const std::int64_t row = split_row(ensemble_, level, list.code[begin]);
-      if (gradients_.split_marked != nullptr) gradients_.split_marked[row] = 1;
-      if (gradients_.split_bias != nullptr) {
-        T total = 0;
-        for (std::int64_t j = begin; j < end; ++j) total += grad_t[j];
-        gradients_.split_bias[row] += total;
-      }
+    const LevelRows<T> row_of(ensemble_, level);
+    const Integer<T>* const codes = list.code;
+    if (std::uint8_t* const marked = gradients_.split_marked; marked != nullptr) {
+      for (std::int64_t j = 0; j < list.count; ++j) marked[row_of(codes[j])] = 1;
     }
-    with_small(vectors_in<T>(ensemble_.n_features), [&](auto few) { add_entries<few()>(level, list); });
+    if (T* const grad_bias = gradients_.split_bias; grad_bias != nullptr) {
+      for (std::int64_t j = 0; j < list.count; ++j) grad_bias[row_of(codes[j])] += list.probability[j];
+    }
+    with_small(vectors_in<T>(ensemble_.n_features), [&](auto few) {
+      if (list.grouped)
+        add_entries<few(), true>(level, list);
+      else
+        add_entries<few(), false>(level, list);
+    });
   }
 
   // The part of add_list that goes through features. Rows have kVectors vectors, or any number if that is 0.
-  template <int kVectors>
+  template <int kVectors, bool kGrouped>
   void add_entries(int level, const List<T>& list) {
     constexpr int W = kLanes<T>;
     const std::int64_t p = ensemble_.n_features, count = list.count, stride = x_.row_stride;
     const Tail<T> tail = tail_of<T>(p);
+    const LevelRows<T> row_of(ensemble_, level);
     const Integer<T>* const codes = list.code;
     const Integer<T>* const samples = list.sample;
     const T* const grad_t = list.probability;
+    const T* const split_weight = ensemble_.split_weight;
+    const T* const features = x_.data;
     T* const grad_w = gradients_.split_weight;
     T* const grad_x = grad_x_;
     for (std::int64_t j = 0; j < count;) {
       const Integer<T> code = codes[j];
-      const std::int64_t offset = split_row(ensemble_, level, std::int64_t(code)) * p;
-      const T* weights = ensemble_.split_weight + offset;
+      const std::int64_t offset = std::int64_t(row_of(code)) * p;
+      const T* weights = split_weight + offset;
       if constexpr (kVectors == 0) {
-        const std::int64_t begin = j;
-        while (j < count && codes[j] == code) ++j;
+        const std::int64_t begin = j++;
+        while (kGrouped && j < count && codes[j] == code) ++j;
         if (grad_w != nullptr) {
           add_rows(grad_w + offset, grad_t + begin, j - begin,
-                   [&](std::int64_t i) { return x_.row(samples[begin + i]); });
+                   [&](std::int64_t i) { return features + samples[begin + i] * stride; });
         }
         if (grad_x == nullptr) continue;
         for (std::int64_t i = begin; i < j; ++i) {
@@ -349,7 +389,7 @@ class Backward {
         }
         do {
           const Vector<T> factor = broadcast<T>(grad_t[j]);
-          const T* x = x_.data + samples[j] * stride;
+          const T* x = features + samples[j] * stride;
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v) sums[v] += factor * load(x + v * W);
           if (grad_x != nullptr) {
@@ -357,7 +397,7 @@ class Backward {
 #pragma GCC unroll 4
             for (int v = 0; v < kVectors; ++v) store(to + v * W, load(to + v * W) + factor * w[v]);
           }
-        } while (++j < count && codes[j] == code);
+        } while (++j < count && kGrouped && codes[j] == code);
         if (grad_w == nullptr) continue;
         T* to = grad_w + offset;
 #pragma GCC unroll 4

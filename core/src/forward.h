@@ -66,7 +66,7 @@ class Forward {
                        std::int64_t n_reached) {
     const Arena::Mark tape_mark = tape_.mark(), scratch_mark = scratch_.mark();
     Frontier<T>* frontier = tape_.allocate<Frontier<T>>(1);
-    *frontier = {level, code_begin, n_codes, Frontier<T>::Fate::leaves, nullptr, nullptr, nullptr, nullptr};
+    *frontier = {.level = level, .code_begin = code_begin, .n_codes = n_codes};
     if (level == ensemble_.depth) {
       finish_leaves(*frontier, probability);
     } else if (n_ < kFewSamples<T> || double(n_reached) < kDenseShare * double(n_codes * n_)) {
@@ -84,9 +84,15 @@ class Forward {
       frontier->fate = Frontier<T>::Fate::expanded;
       frontier->t = tape_.allocate<T>(n_codes * padded_);
       split_values(*frontier);
-      T* below = scratch_.allocate<T>(2 * n_codes * padded_);
-      const std::int64_t n_below = n_reached + expand(*frontier, probability, below);
-      frontier->first = descend(level + 1, 2 * code_begin, 2 * n_codes, below, n_below);
+      if (level + 1 == ensemble_.depth && ensemble_.n_outputs <= kSmall && counts_ == nullptr) {
+        frontier->first = tape_.allocate<Frontier<T>>(1);
+        *frontier->first = {.level = level + 1, .code_begin = 2 * code_begin, .n_codes = 2 * n_codes};
+        if (output_ != nullptr) finish_last_splits(*frontier, probability);
+      } else {
+        T* below = scratch_.allocate<T>(2 * n_codes * padded_);
+        const std::int64_t n_below = n_reached + expand(*frontier, probability, below);
+        frontier->first = descend(level + 1, 2 * code_begin, 2 * n_codes, below, n_below);
+      }
     }
     scratch_.release(scratch_mark);
     if (!keep_) tape_.release(tape_mark);
@@ -141,11 +147,7 @@ class Forward {
         }
       }
       n_fractional = sum_integers<T>(count);
-      if (bits<T>(nan) != 0) {
-        for (std::int64_t i = 0; i < frontier.n_codes * padded_; ++i) {
-          if (frontier.t[i] != frontier.t[i] && probability[i] != 0) poison(i % padded_);
-        }
-      }
+      if (bits<T>(nan) != 0) poison_dense(frontier, probability);
     });
     if (counts_ != nullptr) count_dense(frontier, probability, below);
     return n_fractional;
@@ -154,7 +156,7 @@ class Forward {
   // The reached pairs of a dense range as a list. `n_reached` may be too large: where probabilities underflow, both
   // children of a node can have none.
   List<T>* collect(const Frontier<T>& frontier, const T* probability, std::int64_t n_reached) const {
-    List<T>* list = allocate_list<T>(tape_, n_reached, frontier.level < ensemble_.depth);
+    List<T>* list = allocate_list<T>(tape_, n_reached, is_long(n_reached, frontier.level), true);
     Appender<T> to(*list);
     for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
       const Integers<T> code_vector = broadcast_integer<T>(Integer<T>(frontier.code_begin + code));
@@ -170,28 +172,75 @@ class Forward {
     return list;
   }
 
+  // Whether a list of some level is worth grouping.
+  bool is_long(std::int64_t count, int level) const { return count >= kLongRun * (ensemble_.n_trees << level); }
+
   // From a list of some level down to the leaves.
   void finish_list(int level, List<T>* list) const {
     for (; level < ensemble_.depth; ++level, list = list->next) {
       Bounds bounds;
+      const Arena::Mark mark = scratch_.mark();
       with_small(vectors_in<T>(ensemble_.n_features), [&](auto few) {
-        bounds = list_split_values<T, few()>(ensemble_, unit_.x, level, hard_edge(ensemble_), *list);
+        bounds = list->grouped ? grouped_split_values<T, few()>(ensemble_, unit_.x, level, *list)
+                               : single_split_values<T, few()>(ensemble_, unit_.x, level, *list, scratch_);
       });
+      scratch_.release(mark);
       if (bounds.has_nan) {
         for (std::int64_t j = 0; j < list->count; ++j) {
           if (list->t[j] != list->t[j]) poison(list->sample[j]);
         }
       }
-      list->next = allocate_list<T>(tape_, bounds.left + bounds.right, level + 1 < ensemble_.depth);
-      const Arena::Mark mark = scratch_.mark();
-      with_activation(ensemble_, [&](auto activation) { partition(activation, bounds, *list, scratch_); });
-      scratch_.release(mark);
+      const std::int64_t n_below = bounds.left + bounds.right;
+      const bool grouped = list->grouped && is_long(n_below, level + 1);
+      list->next = allocate_list<T>(tape_, n_below, grouped, level + 1 < ensemble_.depth);
+      with_activation(ensemble_, [&](auto activation) {
+        if (grouped)
+          partition(activation, bounds, *list, scratch_);
+        else
+          branch(activation, *list);
+      });
       if (counts_ != nullptr) count_list(level, *list);
     }
     if (output_ != nullptr) list_output(ensemble_, *list, output_);
     if (counts_ != nullptr) {
       for (std::int64_t j = 0; j < list->count; ++j) ++counts_->leaves[place(level, list->sample[j], list->code[j])];
     }
+  }
+
+  // Dense splits right above the leaves, with few outputs: the probabilities of leaves are used at once.
+  void finish_last_splits(const Frontier<T>& frontier, const T* probability) const {
+    with_activation(ensemble_, [&](auto activation) {
+      with_small(ensemble_.n_outputs, [&](auto few) {
+        if constexpr (few() > 0) add_last_splits<few()>(activation, frontier, probability);
+      });
+    });
+  }
+
+  template <int kOutputs, typename Act>
+  SOFTWOOD_APART void add_last_splits(const Act& activation, const Frontier<T>& frontier, const T* probability) const {
+    const std::int64_t n_codes = frontier.n_codes, padded = padded_;
+    const T* const leaves = ensemble_.leaf_weight + 2 * frontier.code_begin * kOutputs;
+    const T* const split_values = frontier.t;
+    Integers<T> nan{};
+    for (std::int64_t i = 0; i < padded; i += kTileRows) {  // whole cache lines: rows that far apart share few sets
+      Vector<T> sums[kTileVectors][kOutputs] = {};
+      for (std::int64_t code = 0; code < n_codes; ++code) {
+        const T* left = leaves + 2 * code * kOutputs;
+#pragma GCC unroll 2
+        for (int v = 0; v < kTileVectors; ++v) {
+          const std::int64_t at = code * padded + i + v * kLanes<T>;
+          const Vector<T> t = load(split_values + at);
+          const Routed<T> routed = route<T>(activation, t, load(probability + at));
+          nan |= t != t;
+#pragma GCC unroll 4
+          for (int c = 0; c < kOutputs; ++c) sums[v][c] += routed.left * left[c] + routed.right * left[kOutputs + c];
+        }
+      }
+      for (std::int64_t s = 0; s < kTileRows && i + s < n_; ++s) {
+        for (int c = 0; c < kOutputs; ++c) output_[(i + s) * kOutputs + c] += sums[s / kLanes<T>][c][s % kLanes<T>];
+      }
+    }
+    if (bits<T>(nan) != 0) poison_dense(frontier, probability);
   }
 
   // Dense leaves: output^T = leaf_weight^T probability, then added to the output.
@@ -221,6 +270,12 @@ class Forward {
     if (output_ == nullptr) return;
     const std::int64_t k = ensemble_.n_outputs;
     for (std::int64_t j = 0; j < k; ++j) output_[sample * k + j] = T(__builtin_nan(""));
+  }
+
+  void poison_dense(const Frontier<T>& frontier, const T* probability) const {
+    for (std::int64_t i = 0; i < frontier.n_codes * padded_; ++i) {
+      if (frontier.t[i] != frontier.t[i] && probability[i] != 0) poison(i % padded_);
+    }
   }
 
   std::int64_t place(int level, std::int64_t sample, std::int64_t code) const {

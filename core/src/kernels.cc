@@ -24,9 +24,18 @@ void arrange(const Rows<T>& x, std::int64_t n_features, T* rows, T* tiles) {
     const T* from = rows + begin * padded;
     const std::int64_t n_rows = x.n_rows - begin;
     if (n_rows >= kTileRows) {
-      for (std::int64_t f = 0; f < n_features; ++f) {
-#pragma GCC unroll 32
-        for (int i = 0; i < kTileRows; ++i) tiles[f * kTileRows + i] = from[i * padded + f];
+      for (std::int64_t f = 0; f < n_features; f += W) {
+        const int n_columns = n_features - f < W ? int(n_features - f) : W;
+        for (int i = 0; i < kTileRows; i += W) {
+          Vector<T> square[W];
+#pragma GCC unroll 16
+          for (int r = 0; r < W; ++r) square[r] = load(from + (i + r) * padded + f);
+          transpose<T>(square);
+#pragma GCC unroll 16
+          for (int c = 0; c < W; ++c) {
+            if (c < n_columns) store(tiles + (f + c) * kTileRows + i, square[c]);
+          }
+        }
       }
     } else {
       for (std::int64_t f = 0; f < n_features; ++f) {

@@ -7,26 +7,30 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "arena.h"
 #include "softwood/ensemble.h"
 
 namespace softwood {
 
-// Samples that reach some nodes of one level, by node: entry j says that `sample[j]` arrives at `code[j]` with
-// `probability[j]`. Entries of one node are neighbours. Arrays have room, and harmless values, for one vector past
-// `count`.
+// Samples that reach some nodes of one level: entry j says that `sample[j]` arrives at `code[j]` with `probability[j]`.
+// Arrays have room, and harmless values, for one vector past `count`.
 template <typename T>
 struct List {
   // As wide as T, so that one vector permutation serves all three arrays.
   using Integer = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   std::int64_t count;
-  std::int64_t n_left;  // how many entries of `next` are left children; they come first
+  bool grouped;  // entries of one node are neighbours
   Integer* code;
   Integer* sample;
   T* probability;
-  T* t;        // split values; null at the leaves
-  List* next;  // the level below; null at the leaves
+  T* t;  // split values; null at the leaves
+  // The level below; null at the leaves. If it is grouped, the first `n_left` entries are the left children, and the
+  // right ones follow, in the order of their parents. If not, the likelier child of entry j is entry j of `next`; the
+  // other children, where there are any, come after all of those, from the last vector of parents to the first.
+  List* next;
+  std::int64_t n_left;
 };
 
 // A range of nodes of one level on all samples of the block, and what became of it on the way down: the tape.
@@ -40,11 +44,11 @@ struct Frontier {
   };
   int level;
   std::int64_t code_begin, n_codes;
-  Fate fate;
-  T* t;  // [n_codes, padded samples]
-  Frontier* first;
-  Frontier* second;
-  List<T>* list;
+  Fate fate = Fate::leaves;
+  T* t = nullptr;  // [n_codes, padded samples]
+  Frontier* first = nullptr;
+  Frontier* second = nullptr;
+  List<T>* list = nullptr;
 };
 
 // One unit of work. Pointers of the ensemble are those of the group's first tree.

@@ -1,7 +1,8 @@
 // Levels as lists of reached (node, sample) pairs: the sparse half of both passes. See kernels.h for `List`.
 //
-// A list is kept grouped by node without sorting: a stable partition of a grouped list into all left children, then all
-// right children, is grouped again. Lanes stay full across the borders of nodes.
+// While a node has many entries, lists are grouped by node, so that its weights are loaded once. This needs no sorting:
+// a stable partition of a grouped list into all left children, then all right children, is grouped again. Further down
+// entries stay where they are, as most splits are not fractional, and only the second children have to be moved.
 #pragma once
 
 #include "activation.h"
@@ -24,11 +25,15 @@ SOFTWOOD_INLINE std::int64_t sum_integers(Integers<T> v) {
 }
 
 template <typename T>
-inline List<T>* allocate_list(Arena& arena, std::int64_t count, bool with_t) {
+inline List<T>* allocate_list(Arena& arena, std::int64_t count, bool grouped, bool with_t) {
   const std::int64_t room = count + 2 * kLanes<T>;
   List<T>* list = arena.allocate<List<T>>(1);
-  *list = {count,   0,      arena.allocate<Integer<T>>(room), arena.allocate<Integer<T>>(room), arena.allocate<T>(room),
-           nullptr, nullptr};
+  *list = {};
+  list->count = count;
+  list->grouped = grouped;
+  list->code = arena.allocate<Integer<T>>(room);
+  list->sample = arena.allocate<Integer<T>>(room);
+  list->probability = arena.allocate<T>(room);
   if (with_t) list->t = arena.allocate<T>(room);
   return list;
 }
@@ -51,7 +56,8 @@ struct Appender {
   Integer<T>* sample;
   T* value;
 
-  explicit Appender(const List<T>& list) : code(list.code), sample(list.sample), value(list.probability) {}
+  explicit Appender(const List<T>& list, std::int64_t from = 0)
+      : code(list.code + from), sample(list.sample + from), value(list.probability + from) {}
 
   SOFTWOOD_INLINE void append(std::uint32_t chosen, Integers<T> codes, Integers<T> samples, Vector<T> values) {
     store_integers<T>(code, compress<T>(codes, chosen));
@@ -64,7 +70,8 @@ struct Appender {
   }
 };
 
-// Calls body(std::integral_constant<int, n>) for an n from 1 to 4, which is worth unrolling, else with 0.
+// Calls body(std::integral_constant<int, n>) for an n from 1 to kSmall, which is worth unrolling, else with 0.
+inline constexpr int kSmall = 4;
 template <typename Body>
 SOFTWOOD_INLINE void with_small(std::int64_t n, Body&& body) {
   switch (n) {
@@ -91,31 +98,6 @@ SOFTWOOD_INLINE Tail<T> tail_of(std::int64_t p) {
   return Tail<T>((p - 1) % kLanes<T> + 1);
 }
 
-// t = <w, x> of kPart pairs of rows, summed inside 128-bit parts (see simd.h): more rows at a time would not leave
-// enough registers for their addresses. Where all pairs share a node, its weights are loaded once. Rows have kVectors
-// vectors, or `n_vectors` if that is 0.
-template <typename T, bool kOneNode, int kVectors>
-SOFTWOOD_INLINE Vector<T> dot_parts(const T* const (&w)[kPart<T>], const T* const (&x)[kPart<T>],
-                                    std::int64_t n_vectors, const Tail<T>& tail) {
-  constexpr int W = kLanes<T>;
-  Vector<T> sums[kPart<T>] = {};
-  const auto add = [&](std::int64_t f, auto load_weights) {
-    const Vector<T> shared = load_weights(w[0] + f);
-#pragma GCC unroll 4
-    for (int j = 0; j < kPart<T>; ++j) sums[j] += (kOneNode ? shared : load_weights(w[j] + f)) * load(x[j] + f);
-  };
-  const auto whole = [](const T* from) { return load(from); };
-  if constexpr (kVectors > 0) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors - 1; ++v) add(v * W, whole);
-    add((kVectors - 1) * W, [&](const T* from) { return load(from, tail); });
-  } else {
-    for (std::int64_t v = 0; v < n_vectors - 1; ++v) add(v * W, whole);
-    add((n_vectors - 1) * W, [&](const T* from) { return load(from, tail); });
-  }
-  return sum_parts<T>(sums);
-}
-
 // Rows of the split parameters of one level, by code.
 template <typename T>
 struct LevelRows {
@@ -136,8 +118,8 @@ struct LevelRows {
 inline constexpr std::int64_t kPrefetchEntries = 24;
 inline constexpr std::int64_t kPrefetchBytes = 512 * 1024;
 
-// Entries of a node, on average, from which on neighbours mostly share one.
-inline constexpr std::int64_t kLongRun = 4;
+// Entries of a node, on average, from which on a list is grouped.
+inline constexpr std::int64_t kLongRun = 16;
 
 template <typename T>
 SOFTWOOD_INLINE void prefetch_row(const T* row, std::int64_t p) {
@@ -153,66 +135,170 @@ struct Bounds {
   bool has_nan;
 };
 
-// Fills list.t. A split value at or beyond `edge` routes to one side only. kVectors as for dot_parts.
+template <typename T>
+class BoundsCounter {
+ public:
+  // A split value at or beyond `edge` routes to one side only.
+  explicit BoundsCounter(T edge) : edge_(edge) {}
+
+  SOFTWOOD_INLINE void add(Vector<T> t, Integers<T> counted) {
+    left_ -= ~(t <= broadcast<T>(-edge_)) & counted;  // so that NaN counts
+    right_ -= ~(t >= broadcast<T>(edge_)) & counted;
+    nan_ |= t != t;
+  }
+
+  Bounds total() const { return {sum_integers<T>(left_), sum_integers<T>(right_), bits<T>(nan_) != 0}; }
+
+ private:
+  T edge_;
+  Integers<T> left_{}, right_{}, nan_{};
+};
+
+// Split values of kLanes samples of one node, whose weights are loaded once. Rows have kVectors vectors, or `n_vectors`
+// if that is 0.
 template <typename T, int kVectors>
-inline Bounds list_split_values(const Ensemble<T>& ensemble, const Rows<T>& x, int level, T edge, List<T>& list) {
+class NodeWeights {
+ public:
+  SOFTWOOD_INLINE NodeWeights(const T* weights, std::int64_t n_vectors, const Tail<T>& tail)
+      : weights_(weights), n_vectors_(n_vectors), tail_(tail) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      loaded_[v] = v < kVectors - 1 ? load(weights + v * W) : load(weights + v * W, tail);
+  }
+
+  SOFTWOOD_INLINE Vector<T> operator()(const T* features, const Integer<T>* samples, std::int64_t stride) const {
+    Vector<T> groups[W / G];
+#pragma GCC unroll 4
+    for (int g = 0; g < W / G; ++g) {
+      const T* rows[G];
+      Vector<T> sums[G];
+#pragma GCC unroll 4
+      for (int i = 0; i < G; ++i) {
+        rows[i] = features + std::int64_t(samples[g * G + i]) * stride;
+        if constexpr (kVectors > 0) {
+          sums[i] = loaded_[0] * load(rows[i]);
+#pragma GCC unroll 4
+          for (int v = 1; v < kVectors; ++v) sums[i] += loaded_[v] * load(rows[i] + v * W);
+        }
+      }
+      if constexpr (kVectors == 0) {
+        const std::int64_t last = (n_vectors_ - 1) * W;
+        const Vector<T> rest = load(weights_ + last, tail_);
+#pragma GCC unroll 4
+        for (int i = 0; i < G; ++i) sums[i] = rest * load(rows[i] + last);
+        for (std::int64_t f = 0; f < last; f += W) {
+          const Vector<T> shared = load(weights_ + f);
+#pragma GCC unroll 4
+          for (int i = 0; i < G; ++i) sums[i] += shared * load(rows[i] + f);
+        }
+      }
+      groups[g] = sum_parts<T>(sums);
+    }
+    return add_parts<T>(groups);
+  }
+
+ private:
+  static constexpr int W = kLanes<T>, G = kPart<T>;
+  const T* weights_;
+  std::int64_t n_vectors_;
+  const Tail<T>& tail_;
+  Vector<T> loaded_[kVectors > 0 ? kVectors : 1];
+};
+
+// list.t of a grouped list. A vector may reach past the entries of a node: those of the next overwrite what it wrote
+// there.
+template <typename T, int kVectors>
+SOFTWOOD_APART Bounds grouped_split_values(const Ensemble<T>& ensemble, const Rows<T>& x, int level,
+                                           const List<T>& list) {
   constexpr int W = kLanes<T>;
-  const std::int64_t p = ensemble.n_features, count = list.count;
-  const T* const weights = ensemble.split_weight;
-  const T* const bias = ensemble.split_bias;
+  const std::int64_t p = ensemble.n_features, stride = x.row_stride, count = list.count;
+  const std::int64_t n_vectors = vectors_in<T>(p);
+  const Tail<T> tail = tail_of<T>(p);
+  const LevelRows<T> row_of(ensemble, level);
+  const T* const features = x.data;
   const Integer<T>* const codes = list.code;
   const Integer<T>* const samples = list.sample;
   T* const values = list.t;
-  const std::int32_t p32 = std::int32_t(p), stride32 = std::int32_t(x.row_stride);
-  const Tail<T> tail = tail_of<T>(p);
-  const std::int64_t n_vectors = vectors_in<T>(p);
-  const LevelRows<T> rows(ensemble, level);
-  const bool prefetch = (ensemble.n_trees << level) * p * std::int64_t(sizeof(T)) > kPrefetchBytes;
-  // With few entries a node, asking whether neighbours share it costs more (a branch missed) than loading weights
-  // twice.
-  const bool long_runs = count >= kLongRun * (ensemble.n_trees << level);
-  Integers<T> left{}, right{}, nan{};
-  for (std::int64_t j = 0; j < count; j += W) {
-    if (prefetch && j + kPrefetchEntries < count) {
-      for (int i = 0; i < W; ++i) prefetch_row(weights + rows(std::int64_t(codes[j + kPrefetchEntries + i])) * p, p);
-    }
-    // Offsets first, for all lanes at once: the loop is bound by its integer instructions.
-    Integer<T> row[W];
-    store_integers<T>(row, rows(load_integers<T>(codes + j)));
-    std::int64_t w_offset[W], x_offset[W];
-    for (int i = 0; i < W; ++i) w_offset[i] = std::int64_t(row[i]) * p32;
-    for (int i = 0; i < W; ++i) x_offset[i] = std::int64_t(samples[j + i]) * stride32;
-    Vector<T> groups[W / kPart<T>];
-#pragma GCC unroll 4
-    for (int g = 0; g < W / kPart<T>; ++g) {
-      const T* w[kPart<T>];
-      const T* features[kPart<T>];
-#pragma GCC unroll 4
-      for (int i = 0; i < kPart<T>; ++i) {
-        w[i] = weights + w_offset[g * kPart<T> + i];
-        features[i] = x.data + x_offset[g * kPart<T> + i];
-      }
-      groups[g] = long_runs && w[0] == w[kPart<T> - 1] ? dot_parts<T, true, kVectors>(w, features, n_vectors, tail)
-                                                       : dot_parts<T, false, kVectors>(w, features, n_vectors, tail);
-    }
-    Vector<T> t = add_parts<T>(groups);
-    if (bias != nullptr) {
-      for (int i = 0; i < W; ++i) t[i] += bias[row[i]];
-    }
-    store(values + j, t);
-    left -= ~(t <= broadcast<T>(-edge));  // so that NaN counts
-    right -= ~(t >= broadcast<T>(edge));
-    nan |= t != t;
+  BoundsCounter<T> bounds(hard_edge(ensemble));
+  for (std::int64_t j = 0; j < count;) {
+    const Integer<T> code = codes[j];
+    const std::int64_t row = row_of(code);
+    const NodeWeights<T, kVectors> dot(ensemble.split_weight + row * p, n_vectors, tail);
+    const T bias = ensemble.split_bias == nullptr ? T(0) : ensemble.split_bias[row];
+    int n_shared;
+    do {
+      const Vector<T> t = dot(features, samples + j, stride) + bias;
+      store(values + j, t);
+      const Integers<T> shared = load_integers<T>(codes + j) == broadcast_integer<T>(code);
+      bounds.add(t, shared);
+      n_shared = count_bits(bits<T>(shared));
+      j += n_shared;
+    } while (n_shared == W && j < count && codes[j] == code);
   }
-  return {sum_integers<T>(left), sum_integers<T>(right), bits<T>(nan) != 0};
+  return bounds.total();
 }
 
-// Fills list.next, which has room for what `bounds` says, and sets both counts.
+// list.t of any list, entry by entry. kVectors as for NodeWeights.
+template <typename T, int kVectors>
+SOFTWOOD_APART Bounds single_split_values(const Ensemble<T>& ensemble, const Rows<T>& x, int level, const List<T>& list,
+                                          Arena& scratch) {
+  constexpr int W = kLanes<T>, G = kPart<T>;
+  const std::int64_t p = ensemble.n_features, stride = x.row_stride, count = list.count;
+  const T* const weights = ensemble.split_weight;
+  const T* const bias = ensemble.split_bias;
+  const T* const features = x.data;
+  const Integer<T>* const samples = list.sample;
+  T* const values = list.t;
+  const Tail<T> tail = tail_of<T>(p);
+  const std::int64_t last = (kVectors > 0 ? kVectors - 1 : vectors_in<T>(p) - 1) * W;
+  const bool prefetch = (ensemble.n_trees << level) * p * std::int64_t(sizeof(T)) > kPrefetchBytes;
+  // Rows first, by vectors and through memory: the loop below is bound by its integer instructions.
+  Integer<T>* const rows = scratch.allocate<Integer<T>>(count + W);
+  const LevelRows<T> row_of(ensemble, level);
+  for (std::int64_t j = 0; j < count; j += W) {
+    store_integers<T>(rows + j, row_of(load_integers<T>(list.code + j)));
+    for (int i = 0; bias != nullptr && i < W; ++i) values[j + i] = bias[rows[j + i]];
+  }
+  BoundsCounter<T> bounds(hard_edge(ensemble));
+  for (std::int64_t j = 0; j < count; j += W) {
+    if (prefetch && j + kPrefetchEntries < count) {
+      for (int i = 0; i < W; ++i) prefetch_row(weights + std::int64_t(rows[j + kPrefetchEntries + i]) * p, p);
+    }
+    // Partial sums of G entries at a time: more would not leave enough registers for their addresses.
+    Vector<T> groups[W / G];
+#pragma GCC unroll 4
+    for (int g = 0; g < W / G; ++g) {
+      const T* w[G];
+      const T* row[G];
+      Vector<T> sums[G];
+#pragma GCC unroll 4
+      for (int i = 0; i < G; ++i) {
+        w[i] = weights + std::int64_t(rows[j + g * G + i]) * p;
+        row[i] = features + std::int64_t(samples[j + g * G + i]) * stride;
+        sums[i] = load(w[i] + last, tail) * load(row[i] + last);
+      }
+#pragma GCC unroll 4
+      for (std::int64_t f = 0; f < last; f += W) {
+#pragma GCC unroll 4
+        for (int i = 0; i < G; ++i) sums[i] += load(w[i] + f) * load(row[i] + f);
+      }
+      groups[g] = sum_parts<T>(sums);
+    }
+    Vector<T> t = add_parts<T>(groups);
+    if (bias != nullptr) t += load(values + j);
+    store(values + j, t);
+    bounds.add(t, ~Integers<T>{});
+  }
+  return bounds.total();
+}
+
+// Fills list.next, a grouped list with room for what `bounds` says.
 template <typename T, typename Act>
-inline void partition(const Act& activation, const Bounds& bounds, List<T>& list, Arena& scratch) {
+SOFTWOOD_APART void partition(const Act& activation, const Bounds& bounds, List<T>& list, Arena& scratch) {
   constexpr int W = kLanes<T>;
   List<T>& next = *list.next;
-  const List<T>& rights = *allocate_list<T>(scratch, bounds.right, false);
+  const Arena::Mark mark = scratch.mark();
+  const List<T>& rights = *allocate_list<T>(scratch, bounds.right, true, false);
   const List<T> from = list;  // a copy, which no store can change
   Appender<T> left(next), right(rights);
   for (std::int64_t j = 0; j < from.count; j += W) {
@@ -226,20 +312,51 @@ inline void partition(const Act& activation, const Bounds& bounds, List<T>& list
   __builtin_memcpy(next.code + n_left, rights.code, std::size_t(n_right) * sizeof(T));
   __builtin_memcpy(next.sample + n_left, rights.sample, std::size_t(n_right) * sizeof(T));
   __builtin_memcpy(next.probability + n_left, rights.probability, std::size_t(n_right) * sizeof(T));
+  scratch.release(mark);
   list.n_left = n_left;
   next.count = n_left + n_right;
   pad_list(next);
 }
 
+// Where the last of the vectors of a list begins.
+template <typename T>
+SOFTWOOD_INLINE std::int64_t last_vector(const List<T>& list) {
+  return list.count == 0 ? -1 : (list.count - 1) / kLanes<T> * kLanes<T>;
+}
+
+// Fills list.next, a list that is not grouped. From the last vector to the first, so that what is written past the end
+// of the first children comes before the second ones.
+template <typename T, typename Act>
+SOFTWOOD_APART void branch(const Act& activation, List<T>& list) {
+  List<T>& next = *list.next;
+  const List<T> from = list, to = next;  // copies, which no store can change
+  Appender<T> second(to, from.count);
+  for (std::int64_t j = last_vector(from); j >= 0; j -= kLanes<T>) {
+    const Vector<T> t = load(from.t + j), probability = load(from.probability + j);
+    const Vector<T> minor = minor_probability<T>(activation, t, probability);
+    const Integers<T> negative = is_negative<T>(t);
+    const Integers<T> left = 2 * load_integers<T>(from.code + j), sample = load_integers<T>(from.sample + j);
+    store_integers<T>(to.code + j, left - negative);
+    store_integers<T>(to.sample + j, sample);
+    store(to.probability + j, probability - minor);
+    second.append(bits<T>(minor != Vector<T>{}), left + 1 + negative, sample, minor);
+  }
+  next.count = second.code - to.code;
+  pad_list(next);
+}
+
 // output[sample] += probability * leaf, for a list at the leaves.
 template <typename T>
-inline void list_output(const Ensemble<T>& ensemble, const List<T>& leaves, T* output) {
+SOFTWOOD_APART void list_output(const Ensemble<T>& ensemble, const List<T>& leaves, T* output) {
   with_small(ensemble.n_outputs, [&](auto few) {
-    const std::int64_t k = few() != 0 ? few() : ensemble.n_outputs;
-    for (std::int64_t j = 0; j < leaves.count; ++j) {
-      const T* leaf = ensemble.leaf_weight + leaves.code[j] * k;
-      T* to = output + leaves.sample[j] * k;
-      const T probability = leaves.probability[j];
+    const std::int64_t k = few() != 0 ? few() : ensemble.n_outputs, count = leaves.count;
+    const Integer<T>* const codes = leaves.code;
+    const Integer<T>* const samples = leaves.sample;
+    const T* const probabilities = leaves.probability;
+    for (std::int64_t j = 0; j < count; ++j) {
+      const T* leaf = ensemble.leaf_weight + codes[j] * k;
+      T* to = output + samples[j] * k;
+      const T probability = probabilities[j];
       for (std::int64_t c = 0; c < k; ++c) to[c] += probability * leaf[c];
     }
   });

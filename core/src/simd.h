@@ -14,6 +14,8 @@
 #endif
 
 #define SOFTWOOD_INLINE inline __attribute__((always_inline))
+// For loops that need all registers: inside a large function GCC keeps some of their values in memory.
+#define SOFTWOOD_APART inline __attribute__((noinline))
 
 namespace softwood::SOFTWOOD_ISA {
 
@@ -280,6 +282,27 @@ SOFTWOOD_INLINE Vector<T> add_neighbours(Vector<T> a, Vector<T> b, std::integer_
     return from_b * kLanes<T> + base + (2 * group + offset) * kGroup + rest;
   };
   return __builtin_shufflevector(a, b, source(kLane, 0)...) + __builtin_shufflevector(a, b, source(kLane, 1)...);
+}
+
+// One step of a transposition: of every pair of lanes at a distance of kDistance, exchanges the second one of `a` with
+// the first one of `b`.
+template <typename T, int kDistance, int... kLane>
+SOFTWOOD_INLINE void exchange(Vector<T>& a, Vector<T>& b, std::integer_sequence<int, kLane...>) {
+  const Vector<T> first = __builtin_shufflevector(a, b, (kLane & kDistance ? kLanes<T> + kLane - kDistance : kLane)...);
+  b = __builtin_shufflevector(a, b, (kLane & kDistance ? kLanes<T> + kLane : kLane + kDistance)...);
+  a = first;
+}
+
+// Transposes a square of kLanes vectors.
+template <typename T, int kDistance = kLanes<T> / 2>
+SOFTWOOD_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<T>; ++i) {
+    if ((i & kDistance) == 0) {
+      exchange<T, kDistance>(rows[i], rows[i + kDistance], std::make_integer_sequence<int, kLanes<T>>{});
+    }
+  }
+  if constexpr (kDistance > 1) transpose<T, kDistance / 2>(rows);
 }
 
 // Values in 128 bits: shuffles within them are cheaper than across.

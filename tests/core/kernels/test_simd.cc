@@ -49,6 +49,19 @@ static void compress_and_expand_are_inverse() {
 }
 
 template <typename T>
+static void squares_are_transposed() {
+  constexpr int W = kLanes<T>;
+  Vector<T> rows[W];
+  for (int r = 0; r < W; ++r) {
+    for (int c = 0; c < W; ++c) rows[r][c] = T(100 * r + c);
+  }
+  transpose<T>(rows);
+  for (int r = 0; r < W; ++r) {
+    for (int c = 0; c < W; ++c) CHECK(rows[r][c] == T(100 * c + r));
+  }
+}
+
+template <typename T>
 static void lanes_are_summed_and_signs_dropped() {
   constexpr int W = kLanes<T>;
   Vector<T> v;
@@ -83,6 +96,7 @@ template <typename T>
 static void all() {
   partial_rows_touch_nothing_else<T>();
   compress_and_expand_are_inverse<T>();
+  squares_are_transposed<T>();
   lanes_are_summed_and_signs_dropped<T>();
   subnormals_are_flushed_only_inside<T>();
 }
