@@ -19,7 +19,9 @@
 
 namespace softwood::SOFTWOOD_ISA {
 
-#if defined(__AVX512F__)
+#if defined(SOFTWOOD_VECTOR_BYTES)  // for tests of wide vectors on machines that have none
+inline constexpr int kVectorBytes = SOFTWOOD_VECTOR_BYTES;
+#elif defined(__AVX512F__)
 inline constexpr int kVectorBytes = 64;
 #elif defined(__AVX2__)
 inline constexpr int kVectorBytes = 32;
@@ -159,6 +161,13 @@ SOFTWOOD_INLINE void store(T* to, Vector<T> v, const Tail<T>& tail) {
   if (tail.count == kLanes<T>) return store(to, v);
   const char* from = reinterpret_cast<const char*>(&v);
   char* target = reinterpret_cast<char*>(to);
+  if constexpr (kLanes<T> > 8) {
+    if (tail.count & 8) {
+      __builtin_memcpy(target, from, 8 * sizeof(T));
+      from += 8 * sizeof(T);
+      target += 8 * sizeof(T);
+    }
+  }
   if constexpr (kLanes<T> > 4) {
     if (tail.count & 4) {
       __builtin_memcpy(target, from, 4 * sizeof(T));
