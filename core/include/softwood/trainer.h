@@ -29,8 +29,8 @@ struct Samples {
   const T* targets;  // [x.n_rows, t]
   const T* weight;   // [x.n_rows], or null
   const std::int64_t* rows;
-  std::int64_t n_rows;       // length of `rows`, or that of x
-  const Encoding* encoding;  // or null
+  std::int64_t n_rows;  // length of `rows`, or that of x
+  const Encoding* encoding = nullptr;
 
   std::int64_t row(std::int64_t i) const { return rows != nullptr ? rows[i] : i; }
 
