@@ -17,7 +17,7 @@ namespace softwood {
 namespace {
 
 constexpr std::int64_t kBlockRows = 256;     // samples of a unit: enough to use each weight often
-constexpr std::int64_t kListEntries = 2048;  // trees are grouped until a level has about so many (tree, sample) pairs
+constexpr std::int64_t kListEntries = 1280;  // trees are grouped until a level has about so many (tree, sample) pairs
 constexpr std::int64_t kMostGroups = 32;     // each group has its own partial sums of dL/dx
 constexpr std::int64_t kFewestTasks = 4;     // of a backward pass; with fewer groups, blocks are shared out too
 constexpr std::int64_t kChunkRows = 4096;    // samples in work at a time
