@@ -169,7 +169,8 @@ class Backward {
     if (double(total) >= kDenseFractionalShare * double(frontier.n_codes * n_)) {
       add_dense(frontier, grad_t);
     } else if (total > 0) {
-      List<T>* list = collect_fractional(frontier, grad_t, total);
+      List<T>* list = allocate_list<T>(scratch_, total, true, false);
+      Appender<T>(*list).append_range(frontier.code_begin, frontier.n_codes, grad_t, padded_);
       add_list(frontier.level, *list);
     }
   }
@@ -177,7 +178,8 @@ class Backward {
   // dL/dW and dL/db of a range of nodes, and their part of dL/dx, from dL/dt [n_codes, padded].
   void add_dense(const Frontier<T>& frontier, const T* grad_t) {
     const std::int64_t p = ensemble_.n_features;
-    const auto row = [&](std::int64_t i) { return split_row(ensemble_, frontier.level, frontier.code_begin + i); };
+    const LevelRows<T> row_of(ensemble_, frontier.level);
+    const auto row = [&](std::int64_t i) { return row_of(frontier.code_begin + i); };
     if (gradients_.split_weight != nullptr) {
       gemm<T>(
           frontier.n_codes, p, n_, [&](std::int64_t i) { return grad_t + i * padded_; }, 1,
@@ -199,22 +201,6 @@ class Backward {
         n_, p, frontier.n_codes, [&](std::int64_t i) { return grad_t + i; }, padded_,
         [&](std::int64_t i) { return weights[i]; },
         add_to<T>([&](std::int64_t i) { return grad_x_ + i * x_.row_stride; }));
-  }
-
-  // The pairs of a dense range with dL/dt != 0, as a list whose `probability` holds dL/dt.
-  List<T>* collect_fractional(const Frontier<T>& frontier, const T* grad_t, std::int64_t total) {
-    List<T>* list = allocate_list<T>(scratch_, total, true, false);
-    Appender<T> to(*list);
-    for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
-      const Integers<T> code_vector = broadcast_integer<T>(Integer<T>(frontier.code_begin + code));
-      Integers<T> sample = ascending<T>();
-      for (std::int64_t i = 0; i < padded_; i += kLanes<T>) {
-        const Vector<T> value = load(grad_t + code * padded_ + i);
-        to.append(bits<T>(value != Vector<T>{}), code_vector, sample, value);
-        sample += kLanes<T>;
-      }
-    }
-    return list;
   }
 
   void ascend_listed(const Frontier<T>& frontier, const T* probability, T* expected) {
@@ -314,21 +300,24 @@ class Backward {
       if (grad_leaves == nullptr) return;
       std::uint8_t* const marked = gradients_.leaf_marked;
       for (std::int64_t j = 0; j < count; ++j) marked[codes[j]] = 1;
-      for (std::int64_t j = 0; j < count;) {
-        const Integer<T> code = codes[j];
-        T* to = grad_leaves + code * k;
-        if (few() == 0 || !list.grouped) {
-          const T* grad = grad_output + samples[j] * stride;
-          for (std::int64_t c = 0; c < k; ++c) to[c] += probability[j] * grad[c];
-          ++j;
-        } else if constexpr (few() > 0) {
-          T sums[few()] = {};
-          do {
-            const T* grad = grad_output + samples[j] * stride;
-            for (int c = 0; c < few(); ++c) sums[c] += probability[j] * grad[c];
-          } while (++j < count && codes[j] == code);
-          for (int c = 0; c < few(); ++c) to[c] += sums[c];
+      if constexpr (few() > 0) {
+        if (list.grouped) {
+          for (std::int64_t j = 0; j < count;) {
+            const Integer<T> code = codes[j];
+            T sums[few()] = {};
+            do {
+              const T* grad = grad_output + samples[j] * stride;
+              for (int c = 0; c < few(); ++c) sums[c] += probability[j] * grad[c];
+            } while (++j < count && codes[j] == code);
+            for (int c = 0; c < few(); ++c) grad_leaves[code * k + c] += sums[c];
+          }
+          return;
         }
+      }
+      for (std::int64_t j = 0; j < count; ++j) {
+        const T* grad = grad_output + samples[j] * stride;
+        T* to = grad_leaves + codes[j] * k;
+        for (std::int64_t c = 0; c < k; ++c) to[c] += probability[j] * grad[c];
       }
     });
   }

@@ -24,14 +24,6 @@ inline constexpr std::int64_t kFewSamples = kLanes<T>;
 // Probabilities of a dense range take at most this many bytes (a part of the L2 cache).
 inline constexpr std::int64_t kRangeBytes = 256 * 1024;
 
-// Rows of the parameters by level and code.
-template <typename T>
-SOFTWOOD_INLINE std::int64_t split_row(const Ensemble<T>& ensemble, int level, std::int64_t code) {
-  const std::int64_t tree = code >> level;
-  const std::int64_t first = (std::int64_t{1} << level) - 1;
-  return code + first + tree * (ensemble.n_splits() - first - 1);
-}
-
 template <typename T>
 class Forward {
  public:
@@ -108,7 +100,8 @@ class Forward {
   // t = <w, x> + b of all nodes of the range and all samples.
   void split_values(const Frontier<T>& frontier) const {
     const std::int64_t p = ensemble_.n_features;
-    const auto row = [&](std::int64_t i) { return split_row(ensemble_, frontier.level, frontier.code_begin + i); };
+    const LevelRows<T> row_of(ensemble_, frontier.level);
+    const auto row = [&](std::int64_t i) { return row_of(frontier.code_begin + i); };
     const auto weights = [&](std::int64_t i) { return ensemble_.split_weight + row(i) * p; };
     const T* start = nullptr;
     if (ensemble_.split_bias != nullptr) {
@@ -158,15 +151,7 @@ class Forward {
   List<T>* collect(const Frontier<T>& frontier, const T* probability, std::int64_t n_reached) const {
     List<T>* list = allocate_list<T>(tape_, n_reached, is_long(n_reached, frontier.level), true);
     Appender<T> to(*list);
-    for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
-      const Integers<T> code_vector = broadcast_integer<T>(Integer<T>(frontier.code_begin + code));
-      Integers<T> sample = ascending<T>();
-      for (std::int64_t i = 0; i < padded_; i += kLanes<T>) {
-        const Vector<T> value = load(probability + code * padded_ + i);
-        to.append(bits<T>(value != Vector<T>{}), code_vector, sample, value);
-        sample += kLanes<T>;
-      }
-    }
+    to.append_range(frontier.code_begin, frontier.n_codes, probability, padded_);
     list->count = to.code - list->code;
     pad_list(*list);
     return list;

@@ -68,6 +68,18 @@ struct Appender {
     sample += n;
     value += n;
   }
+
+  // Those of a range of nodes [n_codes, padded samples] whose value is not 0.
+  void append_range(std::int64_t code_begin, std::int64_t n_codes, const T* values, std::int64_t padded) {
+    for (std::int64_t i = 0; i < n_codes; ++i) {
+      const Integers<T> codes = broadcast_integer<T>(Integer<T>(code_begin + i));
+      Integers<T> samples = ascending<T>();
+      for (std::int64_t s = 0; s < padded; s += kLanes<T>, samples += kLanes<T>) {
+        const Vector<T> chosen = load(values + i * padded + s);
+        append(bits<T>(chosen != Vector<T>{}), codes, samples, chosen);
+      }
+    }
+  }
 };
 
 // Calls body(std::integral_constant<int, n>) for an n from 1 to kSmall, which is worth unrolling, else with 0.
