@@ -153,17 +153,20 @@ class BoundsCounter {
   // A split value at or beyond `edge` routes to one side only.
   explicit BoundsCounter(T edge) : edge_(edge) {}
 
-  SOFTWOOD_INLINE void add(Vector<T> t, Integers<T> counted) {
-    left_ -= ~(t <= broadcast<T>(-edge_)) & counted;  // so that NaN counts
-    right_ -= ~(t >= broadcast<T>(edge_)) & counted;
+  SOFTWOOD_INLINE void add(Vector<T> t, Integers<T> counted = ~Integers<T>{}) {
+    only_left_ -= (t >= broadcast<T>(edge_)) & counted;  // not so NaN, which counts on both sides
+    only_right_ -= (t <= broadcast<T>(-edge_)) & counted;
     nan_ |= t != t;
   }
 
-  Bounds total() const { return {sum_integers<T>(left_), sum_integers<T>(right_), bits<T>(nan_) != 0}; }
+  // Of `n` values that were counted.
+  Bounds total(std::int64_t n) const {
+    return {n - sum_integers<T>(only_right_), n - sum_integers<T>(only_left_), bits<T>(nan_) != 0};
+  }
 
  private:
   T edge_;
-  Integers<T> left_{}, right_{}, nan_{};
+  Integers<T> only_left_{}, only_right_{}, nan_{};
 };
 
 // Split values of kLanes samples of one node, whose weights are loaded once. Rows have kVectors vectors, or `n_vectors`
@@ -232,22 +235,26 @@ SOFTWOOD_APART Bounds grouped_split_values(const Ensemble<T>& ensemble, const Ro
   const Integer<T>* const samples = list.sample;
   T* const values = list.t;
   BoundsCounter<T> bounds(hard_edge(ensemble));
-  for (std::int64_t j = 0; j < count;) {
+  std::int64_t j = 0;
+  while (j < count) {
     const Integer<T> code = codes[j];
     const std::int64_t row = row_of(code);
     const NodeWeights<T, kVectors> dot(ensemble.split_weight + row * p, n_vectors, tail);
     const T bias = ensemble.split_bias == nullptr ? T(0) : ensemble.split_bias[row];
-    int n_shared;
-    do {
+    const auto step = [&] {
       const Vector<T> t = dot(features, samples + j, stride) + bias;
       store(values + j, t);
+      return t;
+    };
+    // Whole vectors by a branch, which is predicted: counting shared lanes would make each of them wait for the last.
+    for (; j < count && codes[j + W - 1] == code; j += W) bounds.add(step());
+    if (j < count && codes[j] == code) {
       const Integers<T> shared = load_integers<T>(codes + j) == broadcast_integer<T>(code);
-      bounds.add(t, shared);
-      n_shared = count_bits(bits<T>(shared));
-      j += n_shared;
-    } while (n_shared == W && j < count && codes[j] == code);
+      bounds.add(step(), shared);
+      j += count_bits(bits<T>(shared));
+    }
   }
-  return bounds.total();
+  return bounds.total(j);
 }
 
 // list.t of any list, entry by entry. kVectors as for NodeWeights.
@@ -299,9 +306,9 @@ SOFTWOOD_APART Bounds single_split_values(const Ensemble<T>& ensemble, const Row
     Vector<T> t = add_parts<T>(groups);
     if (bias != nullptr) t += load(values + j);
     store(values + j, t);
-    bounds.add(t, ~Integers<T>{});
+    bounds.add(t);
   }
-  return bounds.total();
+  return bounds.total((count + W - 1) / W * W);
 }
 
 // Fills list.next, a grouped list with room for what `bounds` says.

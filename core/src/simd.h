@@ -281,14 +281,15 @@ SOFTWOOD_INLINE Vector<T> expand(Vector<T> v, std::uint32_t set, [[maybe_unused]
 }
 
 // One step of the sums below: of every `kDomain` lanes, the sums of neighbouring groups of `kGroup` lanes, first those
-// of `a`, then those of `b`.
+// of `a`, then those of `b`. The first terms of `a` are taken together with the second ones of `b`: where the groups
+// are halves these stay in their lanes, which is cheaper than a shuffle.
 template <typename T, int kDomain, int kGroup, int... kLane>
 SOFTWOOD_INLINE Vector<T> add_neighbours(Vector<T> a, Vector<T> b, std::integer_sequence<int, kLane...>) {
-  constexpr auto source = [](int lane, int offset) {
+  constexpr auto source = [](int lane, int term) {
     const int base = lane / kDomain * kDomain, within = lane % kDomain;
     const int half = kDomain / 2, from_b = within / half;
     const int group = within % half / kGroup, rest = within % kGroup;
-    return from_b * kLanes<T> + base + (2 * group + offset) * kGroup + rest;
+    return from_b * kLanes<T> + base + (2 * group + (term ^ from_b)) * kGroup + rest;
   };
   return __builtin_shufflevector(a, b, source(kLane, 0)...) + __builtin_shufflevector(a, b, source(kLane, 1)...);
 }
@@ -314,6 +315,20 @@ SOFTWOOD_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
   if constexpr (kDistance > 1) transpose<T, kDistance / 2>(rows);
 }
 
+// Adds up groups of kUnit lanes in every kDomain lanes: the first group of the result, which is vectors[0], is the sum
+// of those of vectors[0], the second one the sum of those of vectors[1], and so on.
+template <typename T, int kDomain, int kUnit, int kGroup = kDomain / 2>
+SOFTWOOD_INLINE void fold_groups(Vector<T>* vectors) {
+  if constexpr (kGroup >= kUnit) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kGroup / kUnit; ++i) {
+      vectors[i] = add_neighbours<T, kDomain, kGroup>(vectors[2 * i], vectors[2 * i + 1],
+                                                      std::make_integer_sequence<int, kLanes<T>>{});
+    }
+    fold_groups<T, kDomain, kUnit, kGroup / 2>(vectors);
+  }
+}
+
 // Values in 128 bits: shuffles within them are cheaper than across.
 template <typename T>
 inline constexpr int kPart = 16 / int(sizeof(T));
@@ -321,29 +336,14 @@ inline constexpr int kPart = 16 / int(sizeof(T));
 // Sums of kPart vectors inside each 128-bit part: lane i of a part is the sum over that part of vectors[i].
 template <typename T>
 SOFTWOOD_INLINE Vector<T> sum_parts(Vector<T> (&vectors)[kPart<T>]) {
-  constexpr auto lanes = std::make_integer_sequence<int, kLanes<T>>{};
-#pragma GCC unroll 2
-  for (int count = kPart<T> / 2; count >= 1; count /= 2) {
-#pragma GCC unroll 2
-    for (int i = 0; i < count; ++i)
-      vectors[i] = add_neighbours<T, kPart<T>, 1>(vectors[2 * i], vectors[2 * i + 1], lanes);
-  }
+  fold_groups<T, kPart<T>, 1>(vectors);
   return vectors[0];
 }
 
 // From the results of sum_parts for kLanes / kPart groups of vectors, the whole sum of every vector.
 template <typename T>
 SOFTWOOD_INLINE Vector<T> add_parts(Vector<T> (&groups)[kLanes<T> / kPart<T>]) {
-  if constexpr (kLanes<T> > kPart<T>) {
-    constexpr auto lanes = std::make_integer_sequence<int, kLanes<T>>{};
-#pragma GCC unroll 2
-    for (int count = kLanes<T> / kPart<T> / 2; count >= 1; count /= 2) {
-#pragma GCC unroll 2
-      for (int i = 0; i < count; ++i) {
-        groups[i] = add_neighbours<T, kLanes<T>, kPart<T>>(groups[2 * i], groups[2 * i + 1], lanes);
-      }
-    }
-  }
+  fold_groups<T, kLanes<T>, kPart<T>>(groups);
   return groups[0];
 }
 
