@@ -132,8 +132,7 @@ template <typename T, typename Act>
 SOFTWOOD_INLINE Routed<T> route(const Act& activation, Vector<T> t, Vector<T> probability) {
   const Vector<T> minor = minor_probability<T>(activation, t, probability);
   const Vector<T> major = probability - minor;
-  const Integers<T> negative = is_negative<T>(t);
-  return {negative ? minor : major, negative ? major : minor, minor};
+  return {select_by_sign<T>(t, minor, major), select_by_sign<T>(t, major, minor), minor};
 }
 
 // Both halves of the backward step at a split, from the expectations of its children.
@@ -147,9 +146,8 @@ SOFTWOOD_INLINE Combined<T> combine(const Act& activation, Vector<T> t, Vector<T
                                     Vector<T> expected_right) {
   const Vector<T> abs_t = absolute<T>(t);
   const Vector<T> minor = activation.minor(abs_t);
-  const Integers<T> negative = is_negative<T>(t);
-  const Vector<T> expected_major = negative ? expected_right : expected_left;
-  const Vector<T> expected_minor = negative ? expected_left : expected_right;
+  const Vector<T> expected_major = select_by_sign<T>(t, expected_right, expected_left);
+  const Vector<T> expected_minor = select_by_sign<T>(t, expected_left, expected_right);
   const Vector<T> grad_t = activation.slope(abs_t) * probability * (expected_left - expected_right);
   return {expected_major + minor * (expected_minor - expected_major),
           probability != Vector<T>{} ? grad_t : Vector<T>{}};

@@ -96,6 +96,19 @@ SOFTWOOD_INLINE Vector<T> absolute(Vector<T> v) {
   return (Vector<T>)((Integers<T>)v & ~broadcast_integer<T>(sign));
 }
 
+// By the sign bit of `v` (-0 has it too).
+template <typename T>
+SOFTWOOD_INLINE Vector<T> select_by_sign(Vector<T> v, Vector<T> if_negative, Vector<T> if_positive) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4)
+    return _mm256_blendv_ps(if_positive, if_negative, v);
+  else
+    return _mm256_blendv_pd(if_positive, if_negative, v);
+#else
+  return (Integers<T>)v < Integers<T>{} ? if_negative : if_positive;
+#endif
+}
+
 template <typename T>
 SOFTWOOD_INLINE T sum(Vector<T> v) {
   T total = v[0];

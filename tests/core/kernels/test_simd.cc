@@ -77,6 +77,16 @@ static void lanes_are_summed_and_signs_dropped() {
   CHECK(broadcast_integer<T>(7)[W - 1] == 7);
 }
 
+template <typename T>
+static void lanes_are_chosen_by_sign() {
+  const T nan = std::numeric_limits<T>::quiet_NaN();
+  const T values[] = {1, -1, T(0.0), T(-0.0), -nan, nan};
+  for (T value : values) {
+    const auto chosen = select_by_sign<T>(broadcast<T>(value), broadcast<T>(T(7)), broadcast<T>(T(8)));
+    CHECK(chosen[0] == (std::signbit(value) ? 7 : 8) && chosen[kLanes<T> - 1] == chosen[0]);
+  }
+}
+
 // The check's own value must be opaque, or the compiler computes it beforehand.
 template <typename T>
 static void subnormals_are_flushed_only_inside() {
@@ -98,6 +108,7 @@ static void all() {
   compress_and_expand_are_inverse<T>();
   squares_are_transposed<T>();
   lanes_are_summed_and_signs_dropped<T>();
+  lanes_are_chosen_by_sign<T>();
   subnormals_are_flushed_only_inside<T>();
 }
 
