@@ -15,11 +15,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ACTIVATIONS", "MAX_DEPTH", "FloatArray", "Parameters", "check_gamma", "check_parameters", "check_x"]
+__all__ = [
+    "ACTIVATIONS",
+    "MAX_DEPTH",
+    "FloatArray",
+    "Parameters",
+    "check_arrays",
+    "check_gamma",
+    "check_parameters",
+    "check_x",
+]
 
 FloatArray = npt.NDArray[Any]  # float32 or float64, the same for all arrays of a call
 
 MAX_DEPTH = 20
+_MOST_THREADS = 1 << 30
 ACTIVATIONS = {"smooth_step": 0, "smoother_step": 1, "logistic": 2}  # in the order of the core's enum
 
 _FLOAT32 = np.dtype(np.float32)
@@ -33,6 +43,18 @@ class Parameters(NamedTuple):
     split_weight: FloatArray
     leaf_weight: FloatArray | None
     split_bias: FloatArray | None
+
+
+def check_arrays(
+    x: Any, split_weight: Any, leaf_weight: Any, split_bias: Any
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray | None]:
+    """The batch, `split_weight`, `leaf_weight` and `split_bias` of a call, checked against one another."""
+    if split_bias is None and _are_ready(x, split_weight, leaf_weight):
+        return x, split_weight, leaf_weight, None
+    w, o, b = check_parameters(split_weight, leaf_weight, split_bias, dtype=getattr(x, "dtype", None))
+    if o is None:
+        raise TypeError("leaf_weight must be an array of shape [m, 2^d, k]; got None.")
+    return check_x(x, w), w, o, b
 
 
 def check_parameters(
@@ -151,6 +173,8 @@ def check_n_threads(n_threads: int | None) -> int:
     """The bound on threads; 0 stands for the library's setting."""
     if n_threads is None:
         return 0
+    if type(n_threads) is int and 0 < n_threads < _MOST_THREADS:
+        return n_threads
     try:
         count = operator.index(n_threads)
     except TypeError:
@@ -159,7 +183,7 @@ def check_n_threads(n_threads: int | None) -> int:
         raise ValueError(
             f"n_threads must be an integer >= 1 or None; got {count}: None means softwood.get_num_threads()."
         )
-    return min(count, 1 << 30)
+    return min(count, _MOST_THREADS)
 
 
 def not_finite(x: FloatArray, position: int) -> ValueError:
@@ -169,6 +193,19 @@ def not_finite(x: FloatArray, position: int) -> ValueError:
         f"x must be finite; got {x[row, column]} at row {row}, column {column}: impute or drop such values, "
         "or pass check_finite=False to skip this check."
     )
+
+
+def _are_ready(x: Any, w: Any, o: Any) -> bool:
+    """Whether there is nothing to convert and nothing to say: the common case, which is worth a shorter way."""
+    if not (type(x) is type(w) is type(o) is np.ndarray and x.dtype is w.dtype is o.dtype and w.dtype in _NATIVE):
+        return False
+    if not (x.flags.carray and w.flags.carray and o.flags.carray and x.ndim == 2 and w.ndim == o.ndim == 3):
+        return False
+    (_, n_columns), (n_trees, n_splits, n_features), (n_leaf_trees, n_leaves, n_outputs) = x.shape, w.shape, o.shape
+    return (
+        0 < n_columns == n_features and 0 < n_trees == n_leaf_trees and n_outputs > 0
+        and 0 < n_splits == n_leaves - 1 < 1 << MAX_DEPTH and not n_splits & n_leaves
+    )  # fmt: skip
 
 
 def _own_dtype(value: Any) -> np.dtype[Any] | None:

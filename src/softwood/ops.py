@@ -22,6 +22,7 @@ from softwood import _core
 from softwood.arguments import (
     FloatArray,
     check_activation,
+    check_arrays,
     check_gamma,
     check_grad_output,
     check_n_threads,
@@ -243,10 +244,7 @@ def forward(
            [10.],
            [20.]])
     """
-    w, o, b = check_parameters(split_weight, leaf_weight, split_bias, dtype=getattr(x, "dtype", None))
-    if o is None:
-        raise TypeError("leaf_weight must be an array of shape [m, 2^d, k]; got None.")
-    x = check_x(x, w)
+    x, w, o, b = check_arrays(x, split_weight, leaf_weight, split_bias)
     code, width = check_activation(activation), check_gamma(gamma, w.dtype)
     threads = check_n_threads(n_threads)
     if check_finite:
@@ -313,10 +311,7 @@ def backward(
     >>> grad_x, grad_leaf.ravel()
     (array([[-15.]]), array([0.5, 0.5]))
     """
-    w, o, b = check_parameters(split_weight, leaf_weight, split_bias, dtype=getattr(x, "dtype", None))
-    if o is None:
-        raise TypeError("leaf_weight must be an array of shape [m, 2^d, k]; got None.")
-    x = check_x(x, w)
+    x, w, o, b = check_arrays(x, split_weight, leaf_weight, split_bias)
     grad_output = check_grad_output(grad_output, len(x), o, sum_trees)
     code, width = check_activation(activation), check_gamma(gamma, w.dtype)
     threads = check_n_threads(n_threads)
