@@ -355,7 +355,7 @@ class Forward {
       });
       if (counts_ != nullptr) count_list(level, *list);
     }
-    if (output_ != nullptr) list_output(ensemble_, *list, output_);
+    if (output_ != nullptr) list_output(ensemble_, *list, n_, output_, scratch_);
     if (counts_ != nullptr) {
       for (std::int64_t j = 0; j < list->count; ++j) ++counts_->leaves[place(level, list->sample[j], list->code[j])];
     }

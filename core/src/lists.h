@@ -366,19 +366,35 @@ SOFTWOOD_APART void branch(const Act& activation, List<T>& list) {
 
 // output[sample] += probability * leaf, for a list at the leaves.
 template <typename T>
-SOFTWOOD_APART void list_output(const Ensemble<T>& ensemble, const List<T>& leaves, T* output) {
-  with_small(ensemble.n_outputs, [&](auto few) {
-    const std::int64_t k = few() != 0 ? few() : ensemble.n_outputs, count = leaves.count;
-    const Integer<T>* const codes = leaves.code;
-    const Integer<T>* const samples = leaves.sample;
-    const T* const probabilities = leaves.probability;
+SOFTWOOD_APART void list_output(const Ensemble<T>& ensemble, const List<T>& leaves, std::int64_t n_samples, T* output,
+                                Arena& scratch) {
+  constexpr int W = kLanes<T>;
+  const std::int64_t k = ensemble.n_outputs, count = leaves.count;
+  const T* const leaf_weight = ensemble.leaf_weight;
+  const Integer<T>* const codes = leaves.code;
+  const Integer<T>* const samples = leaves.sample;
+  const T* const probabilities = leaves.probability;
+  if (k == 1) {
+    for (std::int64_t j = 0; j < count; ++j) output[samples[j]] += probabilities[j] * leaf_weight[codes[j]];
+  } else if (k > W) {
     for (std::int64_t j = 0; j < count; ++j) {
-      const T* leaf = ensemble.leaf_weight + codes[j] * k;
+      const T* leaf = leaf_weight + codes[j] * k;
       T* to = output + samples[j] * k;
       const T probability = probabilities[j];
       for (std::int64_t c = 0; c < k; ++c) to[c] += probability * leaf[c];
     }
-  });
+  } else {  // one vector a sample, apart from its neighbours: stores that overlap hold up the loads that follow
+    const Tail<T> tail(k);
+    T* const sums = scratch.allocate<T>(n_samples * W);
+    for (std::int64_t i = 0; i < n_samples; ++i) store(sums + i * W, Vector<T>{});
+    for (std::int64_t j = 0; j < count; ++j) {
+      T* to = sums + std::int64_t(samples[j]) * W;
+      store(to, load(to) + probabilities[j] * load(leaf_weight + codes[j] * k, tail));
+    }
+    for (std::int64_t i = 0; i < n_samples; ++i) {
+      for (std::int64_t c = 0; c < k; ++c) output[i * k + c] += sums[i * W + c];
+    }
+  }
 }
 
 }  // namespace softwood::SOFTWOOD_ISA

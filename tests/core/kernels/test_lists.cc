@@ -1,4 +1,4 @@
-// lists.h: split values, and both ways to the level below, against loops over the entries.
+// lists.h: split values, both ways to the level below, and outputs, against loops over the entries.
 #include "run.h"  // first
 
 #include "lists.h"
@@ -119,9 +119,32 @@ static void children_are_where_they_belong(std::int64_t count) {
 }
 
 template <typename T>
+static void outputs_are_sums_over_leaves(std::int64_t count, std::int64_t k) {
+  constexpr std::int64_t n_leaves = 24, n_samples = 40;
+  Arena arena, scratch;
+  const List<T>* list = make_list<T>(arena, count, n_leaves, n_samples);
+  std::vector<T> leaves(static_cast<std::size_t>(n_leaves * k)), got(static_cast<std::size_t>(n_samples * k));
+  for (std::size_t i = 0; i < leaves.size(); ++i) leaves[i] = T(int(i * 7 % 11) - 5);
+  for (std::size_t i = 0; i < got.size(); ++i) got[i] = T(i % 5);  // added to
+  std::vector<T> want = got;
+  for (std::int64_t j = 0; j < count; ++j) {
+    for (std::int64_t c = 0; c < k; ++c) {
+      want[static_cast<std::size_t>(list->sample[j] * k + c)] +=
+          list->probability[j] * leaves[static_cast<std::size_t>(list->code[j] * k + c)];
+    }
+  }
+  const Ensemble<T> ensemble{nullptr, nullptr, leaves.data(), 3, 1, k, 3, Activation::smooth_step, T(1)};
+  list_output(ensemble, *list, n_samples, got.data(), scratch);
+  bool right = true;
+  for (std::size_t i = 0; i < got.size(); ++i) right &= std::abs(got[i] - want[i]) < T(1e-4);
+  CHECK(right);
+}
+
+template <typename T>
 static void all() {
   for (std::int64_t count : {0, 1, 2, 7, 8, 9, 16, 31, 64, 150}) {
     children_are_where_they_belong<T>(count);
+    for (std::int64_t k : {1, 2, 3, kLanes<T>, kLanes<T> + 1}) outputs_are_sums_over_leaves<T>(count, k);
     for (bool with_bias : {false, true}) {
       split_values_are_products<T, 1>(1, count, with_bias);
       split_values_are_products<T, 1>(kLanes<T>, count, with_bias);
