@@ -17,6 +17,9 @@ namespace softwood::SOFTWOOD_ISA {
 // choice of the forward pass, by reached pairs, would not do: in a trained tree most reached nodes are not fractional.
 inline constexpr double kDenseFractionalShare = 0.25;
 
+// Entries of a leaf, on average, from which on its gradient is summed up apart.
+inline constexpr std::int64_t kLeafEntries = 4;
+
 template <typename T>
 class Backward {
  public:
@@ -42,6 +45,12 @@ class Backward {
       for (std::int64_t i = 0; i < padded_; ++i) {
         grad_columns_[j * padded_ + i] = i < n_ ? grad_output_[i * grad_stride_ + j] : T(0);
       }
+    }
+    if (k > 1 && k <= kLanes<T>) {
+      const Tail<T> tail(k);
+      grad_rows_ = scratch_.allocate<T>(n_ * kLanes<T>);
+      for (std::int64_t i = 0; i < n_; ++i)
+        store(grad_rows_ + i * kLanes<T>, load(grad_output_ + i * grad_stride_, tail));
     }
     T* certain = scratch_.allocate<T>(ensemble_.n_trees * padded_);
     for (std::int64_t tree = 0; tree < ensemble_.n_trees; ++tree) {
@@ -218,7 +227,8 @@ class Backward {
   const T* ascend_list(int level, const List<T>& list) {
     T* expected = scratch_.allocate<T>(list.count + 2 * kLanes<T>);
     if (level == ensemble_.depth) {
-      list_leaves(list, expected);
+      leaf_expectations(list, expected);
+      add_leaves(list);
       return expected;
     }
     const T* below = ascend_list(level + 1, *list.next);
@@ -279,27 +289,59 @@ class Backward {
     fractional.count = to.code - fractional.code;
   }
 
-  // Expectations of a list at the leaves, <dL/dT, o_l>, and the leaves' gradients.
-  void list_leaves(const List<T>& list, T* expected) {
-    with_small(ensemble_.n_outputs, [&](auto few) {
-      const std::int64_t k = few() != 0 ? few() : ensemble_.n_outputs;
-      const std::int64_t count = list.count, stride = grad_stride_;
-      const Integer<T>* const codes = list.code;
-      const Integer<T>* const samples = list.sample;
-      const T* const probability = list.probability;
-      const T* const leaf_weight = ensemble_.leaf_weight;
-      const T* const grad_output = grad_output_;
-      T* const grad_leaves = gradients_.leaf_weight;
+  // Expectations of a list at the leaves, <dL/dT, o_l>; they have room for one vector more.
+  void leaf_expectations(const List<T>& list, T* expected) const {
+    constexpr int W = kLanes<T>, G = kPart<T>;
+    const std::int64_t k = ensemble_.n_outputs, count = list.count;
+    const Integer<T>* const codes = list.code;
+    const Integer<T>* const samples = list.sample;
+    const T* const leaf_weight = ensemble_.leaf_weight;
+    if (grad_rows_ == nullptr) {
       for (std::int64_t j = 0; j < count; ++j) {
         const T* leaf = leaf_weight + codes[j] * k;
-        const T* grad = grad_output + samples[j] * stride;
+        const T* grad = grad_output_ + samples[j] * grad_stride_;
         T total = 0;
         for (std::int64_t c = 0; c < k; ++c) total += leaf[c] * grad[c];
         expected[j] = total;
       }
-      if (grad_leaves == nullptr) return;
-      std::uint8_t* const marked = gradients_.leaf_marked;
-      for (std::int64_t j = 0; j < count; ++j) marked[codes[j]] = 1;
+      return;
+    }
+    const Tail<T> tail(k);
+    const T* const grad_rows = grad_rows_;
+    for (std::int64_t j = 0; j < count; j += W) {
+      Vector<T> groups[W / G];
+#pragma GCC unroll 4
+      for (int g = 0; g < W / G; ++g) {
+        Vector<T> products[G];
+#pragma GCC unroll 4
+        for (int i = 0; i < G; ++i) {
+          const std::int64_t at = j + g * G + i;
+          products[i] = load(leaf_weight + codes[at] * k, tail) * load(grad_rows + std::int64_t(samples[at]) * W);
+        }
+        groups[g] = sum_parts<T>(products);
+      }
+      store(expected + j, add_parts<T>(groups));
+    }
+  }
+
+  // The leaves' gradients from a list at the leaves.
+  void add_leaves(const List<T>& list) const {
+    T* const grad_leaves = gradients_.leaf_weight;
+    if (grad_leaves == nullptr) return;
+    const std::int64_t count = list.count, stride = grad_stride_;
+    const Integer<T>* const codes = list.code;
+    const Integer<T>* const samples = list.sample;
+    const T* const probability = list.probability;
+    const T* const grad_output = grad_output_;
+    std::uint8_t* const marked = gradients_.leaf_marked;
+    for (std::int64_t j = 0; j < count; ++j) marked[codes[j]] = 1;
+    const std::int64_t n_leaves = ensemble_.n_trees * ensemble_.n_leaves();
+    if (!list.grouped && grad_rows_ != nullptr && count >= kLeafEntries * n_leaves) {
+      add_leaf_vectors(list, n_leaves);
+      return;
+    }
+    with_small(ensemble_.n_outputs, [&](auto few) {
+      const std::int64_t k = few() != 0 ? few() : ensemble_.n_outputs;
       if constexpr (few() > 0) {
         if (list.grouped) {
           for (std::int64_t j = 0; j < count;) {
@@ -320,6 +362,25 @@ class Backward {
         for (std::int64_t c = 0; c < k; ++c) to[c] += probability[j] * grad[c];
       }
     });
+  }
+
+  // The same by one vector a leaf, which is worth while if leaves have several entries each.
+  void add_leaf_vectors(const List<T>& list, std::int64_t n_leaves) const {
+    constexpr int W = kLanes<T>;
+    const std::int64_t k = ensemble_.n_outputs, count = list.count;
+    const Integer<T>* const codes = list.code;
+    const Integer<T>* const samples = list.sample;
+    const T* const probability = list.probability;
+    const T* const grad_rows = grad_rows_;
+    T* const sums = scratch_.template allocate<T>(n_leaves * W);
+    for (std::int64_t i = 0; i < n_leaves; ++i) store(sums + i * W, Vector<T>{});
+    for (std::int64_t j = 0; j < count; ++j) {
+      T* to = sums + std::int64_t(codes[j]) * W;
+      store(to, load(to) + probability[j] * load(grad_rows + std::int64_t(samples[j]) * W));
+    }
+    for (std::int64_t i = 0; i < n_leaves; ++i) {
+      for (std::int64_t c = 0; c < k; ++c) gradients_.leaf_weight[i * k + c] += sums[i * W + c];
+    }
   }
 
   // Gradients from a list whose `probability` holds dL/dt.
@@ -436,6 +497,7 @@ class Backward {
   const std::int64_t n_, padded_;
   T* grad_x_ = nullptr;        // [n, features padded as those of x]
   T* grad_columns_ = nullptr;  // [k, padded]
+  T* grad_rows_ = nullptr;     // [n, lanes], if several outputs fit into one vector
 };
 
 }  // namespace softwood::SOFTWOOD_ISA
