@@ -10,8 +10,6 @@
 // without one the output is the same, bit for bit: the same levels are dense, and sums have the same order.
 #pragma once
 
-#include <algorithm>
-
 #include "activation.h"
 #include "gemm.h"
 #include "kernels.h"
@@ -103,7 +101,7 @@ class Forward {
     const bool adds_leaves = adds_leaves_at(level_below);
     T* below = adds_leaves ? nullptr : scratch_.template allocate<T>(n_codes_below * padded_);
     if (adds_leaves && output_ != nullptr && !has_leaf_sums_) {
-      std::fill_n(leaf_sums_, ensemble_.n_outputs * padded_, T(0));
+      for (std::int64_t i = 0; i < ensemble_.n_outputs * padded_; ++i) leaf_sums_[i] = 0;
       has_leaf_sums_ = true;
     }
     std::int64_t n_below = 0;
@@ -215,15 +213,15 @@ class Forward {
   std::int64_t expand_subtrees(const Frontier<T>& frontier, int n_levels, const T* probability, T* below) const {
     const std::int64_t p = ensemble_.n_features, k = ensemble_.n_outputs, n_codes = frontier.n_codes;
     const std::int64_t n_splits = (std::int64_t{1} << n_levels) - 1;  // of a subtree
-    const std::int64_t most = kTileBytes / std::int64_t(sizeof(T)) / kTileRows;
-    const std::int64_t n_subtrees = std::clamp<std::int64_t>(most / n_splits, 1, n_codes), size = n_subtrees * n_splits;
+    const std::int64_t most = kTileBytes / std::int64_t(sizeof(T)) / kTileRows / n_splits;
+    const std::int64_t n_subtrees = most < 1 ? 1 : most < n_codes ? most : n_codes, size = n_subtrees * n_splits;
     const T** weights = scratch_.template allocate<const T*>(size);
     T* bias = ensemble_.split_bias == nullptr ? nullptr : scratch_.template allocate<T>(size);
     T* t = scratch_.template allocate<T>(size * kTileRows);
     T* reach = scratch_.template allocate<T>(n_splits * kTileRows);
     std::int64_t n_below = 0;
     for (std::int64_t first = 0; first < n_codes; first += n_subtrees) {
-      const std::int64_t end = std::min(first + n_subtrees, n_codes);
+      const std::int64_t end = first + n_subtrees < n_codes ? first + n_subtrees : n_codes;
       std::int64_t n_rows = 0;
       for (std::int64_t i = first; i < end; ++i) {
         for (int depth = 0; depth < n_levels; ++depth) {
