@@ -4,7 +4,8 @@
 // reach it, in one of two forms. While most samples reach most nodes (the top levels always; all levels when training
 // begins) the level is *dense*: a matrix product over all nodes and samples. Once they thin out the level is a *list*
 // of the pairs that are reached, which only pays for what it visits. A dense range of nodes that outgrows the cache is
-// halved, and its halves are finished one after the other.
+// halved, and its halves are finished one after the other. Where nearly all is reached, some levels more are dense
+// without another look, and are computed together unless their split values have to be kept.
 //
 // A child is reached if and only if its probability is not 0: one rule for both forms and both passes. With a tape or
 // without one the output is the same, bit for bit: the same levels are dense, and sums have the same order.
