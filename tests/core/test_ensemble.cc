@@ -206,6 +206,12 @@ void all() {
     threads_change_no_bit(Problem<T>(530, 7, 3, 9, 5, activation, T(1), T(4)));
   }
   threads_change_no_bit(Problem<T>(600, 20, 2, 1, 6, Activation::smooth_step, T(1), T(2)));
+  for (std::int64_t k : {3, 5}) {  // nearly all is reached: several levels at once without a tape, one by one with it
+    Problem<T> soft(270, 6, k, 6, 9, Activation::smooth_step, T(1), T(0.2));
+    for (T& bias : soft.split_bias) bias /= 4;
+    equals_the_literal_algorithm(soft);
+    threads_change_no_bit(soft);
+  }
   const Problem<T> typical(90, 12, 3, 5, 6, Activation::smooth_step, T(1), T(3));
   rows_may_lie_apart(typical);
   gradients_not_asked_for_are_skipped(typical);
