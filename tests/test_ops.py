@@ -279,3 +279,18 @@ def test_values_that_are_not_finite_crash_nothing(make_problem, bad, where, acti
         clean = np.delete(np.arange(300), 17 // 5)
         want = reference.forward(problem.x[clean], problem.split_weight, problem.leaf_weight, **problem.options)
         np.testing.assert_allclose(y[clean], want, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3, 5])
+@pytest.mark.parametrize("spread", [0.1, 0.3, 3])
+def test_a_split_that_is_nan_shows_in_the_rows_that_reach_it_and_no_others(make_problem, spread, n_outputs):
+    problem = make_problem(n=100, d=7, m=3, k=n_outputs, spread=spread)
+    level, place = 4, 11
+    below = np.zeros((3, 2**7, 1))
+    below[1, place * 2 ** (7 - level) : (place + 1) * 2 ** (7 - level)] = 1
+    reached = reference.forward(problem.x, problem.split_weight, below, **problem.options).ravel() > 0
+    problem.split_weight[1, 2**level - 1 + place, 0] = np.nan
+    y = ops.forward(*problem.arrays, **problem.options)
+    assert 0 < reached.sum()
+    assert np.array_equal(np.isnan(y), np.broadcast_to(reached[:, None], y.shape))
+    assert np.array_equal(y, ops.forward(*problem.arrays, with_tape=True, **problem.options)[0], equal_nan=True)
