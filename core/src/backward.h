@@ -280,9 +280,8 @@ class Backward {
       const std::uint32_t set = bits<T>(has_second);
       const Vector<T> first = load(below + j), second = expand<T>(load(of_second), set, has_second);
       of_second += count_bits(set);
-      const Integers<T> negative = is_negative<T>(t);
-      const Combined<T> combined =
-          combine<T>(activation, t, probability, negative ? second : first, negative ? first : second);
+      const Combined<T> combined = combine<T>(activation, t, probability, select_by_sign<T>(t, second, first),
+                                              select_by_sign<T>(t, first, second));
       store(expected + j, combined.expected);
       to.append(set, load_integers<T>(list.code + j), load_integers<T>(list.sample + j), combined.grad_t);
     }
@@ -337,8 +336,11 @@ class Backward {
     for (std::int64_t j = 0; j < count; ++j) marked[codes[j]] = 1;
     const std::int64_t n_leaves = ensemble_.n_trees * ensemble_.n_leaves();
     if (!list.grouped && grad_rows_ != nullptr && count >= kLeafEntries * n_leaves) {
-      add_leaf_vectors(list, n_leaves);
-      return;
+      const T* const grad_rows = grad_rows_;
+      return add_rows_apart(
+          count, codes, probability,
+          [&](std::int64_t j) { return load(grad_rows + std::int64_t(samples[j]) * kLanes<T>); }, n_leaves,
+          ensemble_.n_outputs, grad_leaves, scratch_);
     }
     with_small(ensemble_.n_outputs, [&](auto few) {
       const std::int64_t k = few() != 0 ? few() : ensemble_.n_outputs;
@@ -362,25 +364,6 @@ class Backward {
         for (std::int64_t c = 0; c < k; ++c) to[c] += probability[j] * grad[c];
       }
     });
-  }
-
-  // The same by one vector a leaf, which is worth while if leaves have several entries each.
-  void add_leaf_vectors(const List<T>& list, std::int64_t n_leaves) const {
-    constexpr int W = kLanes<T>;
-    const std::int64_t k = ensemble_.n_outputs, count = list.count;
-    const Integer<T>* const codes = list.code;
-    const Integer<T>* const samples = list.sample;
-    const T* const probability = list.probability;
-    const T* const grad_rows = grad_rows_;
-    T* const sums = scratch_.template allocate<T>(n_leaves * W);
-    for (std::int64_t i = 0; i < n_leaves; ++i) store(sums + i * W, Vector<T>{});
-    for (std::int64_t j = 0; j < count; ++j) {
-      T* to = sums + std::int64_t(codes[j]) * W;
-      store(to, load(to) + probability[j] * load(grad_rows + std::int64_t(samples[j]) * W));
-    }
-    for (std::int64_t i = 0; i < n_leaves; ++i) {
-      for (std::int64_t c = 0; c < k; ++c) gradients_.leaf_weight[i * k + c] += sums[i * W + c];
-    }
   }
 
   // Gradients from a list whose `probability` holds dL/dt.

@@ -62,7 +62,7 @@ class Forward {
  private:
   static constexpr int kTileRows = kTileVectors * kLanes<T>;
 
-  // `probability` is [n_codes, padded samples], `n_reached` the number of its values that are not 0. Levels above
+  // `probability` is [n_codes, padded samples], `n_reached` the number of its values that are not 0. Levels before
   // `dense_until` are known to be dense.
   Frontier<T>* descend(int level, std::int64_t code_begin, std::int64_t n_codes, const T* probability,
                        std::int64_t n_reached, int dense_until) {
@@ -209,8 +209,8 @@ class Forward {
   };
 
   // Several levels of a dense range at once. Writes the probabilities of the nodes below them, [n_codes << n_levels,
-  // padded], and returns how many are not 0; or adds up the leaves, if `below` is null. Goes by tiles, so
-  // that split values are used while they are in the L1 cache.
+  // padded], and returns how many are not 0; or adds up the leaves, if `below` is null. Goes by tiles, so that
+  // split values are used while they are in the L1 cache.
   std::int64_t expand_subtrees(const Frontier<T>& frontier, int n_levels, const T* probability, T* below) const {
     const std::int64_t p = ensemble_.n_features, k = ensemble_.n_outputs, n_codes = frontier.n_codes;
     const std::int64_t n_splits = (std::int64_t{1} << n_levels) - 1;  // of a subtree

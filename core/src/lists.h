@@ -364,11 +364,27 @@ SOFTWOOD_APART void branch(const Act& activation, List<T>& list) {
   pad_list(next);
 }
 
+// result[row[j]] += factor[j] * values(j) for all j; `result` is [n_rows, k], with k values in one vector. Sums stand
+// one vector a row, apart from their neighbours: stores that overlap hold up the loads that follow.
+template <typename T, typename Values>
+SOFTWOOD_INLINE void add_rows_apart(std::int64_t count, const Integer<T>* row, const T* factor, const Values& values,
+                                    std::int64_t n_rows, std::int64_t k, T* result, Arena& scratch) {
+  constexpr int W = kLanes<T>;
+  T* const sums = scratch.allocate<T>(n_rows * W);
+  for (std::int64_t i = 0; i < n_rows; ++i) store(sums + i * W, Vector<T>{});
+  for (std::int64_t j = 0; j < count; ++j) {
+    T* to = sums + std::int64_t(row[j]) * W;
+    store(to, load(to) + factor[j] * values(j));
+  }
+  for (std::int64_t i = 0; i < n_rows; ++i) {
+    for (std::int64_t c = 0; c < k; ++c) result[i * k + c] += sums[i * W + c];
+  }
+}
+
 // output[sample] += probability * leaf, for a list at the leaves.
 template <typename T>
 SOFTWOOD_APART void list_output(const Ensemble<T>& ensemble, const List<T>& leaves, std::int64_t n_samples, T* output,
                                 Arena& scratch) {
-  constexpr int W = kLanes<T>;
   const std::int64_t k = ensemble.n_outputs, count = leaves.count;
   const T* const leaf_weight = ensemble.leaf_weight;
   const Integer<T>* const codes = leaves.code;
@@ -376,24 +392,18 @@ SOFTWOOD_APART void list_output(const Ensemble<T>& ensemble, const List<T>& leav
   const T* const probabilities = leaves.probability;
   if (k == 1) {
     for (std::int64_t j = 0; j < count; ++j) output[samples[j]] += probabilities[j] * leaf_weight[codes[j]];
-  } else if (k > W) {
+  } else if (k > kLanes<T>) {
     for (std::int64_t j = 0; j < count; ++j) {
       const T* leaf = leaf_weight + codes[j] * k;
       T* to = output + samples[j] * k;
       const T probability = probabilities[j];
       for (std::int64_t c = 0; c < k; ++c) to[c] += probability * leaf[c];
     }
-  } else {  // one vector a sample, apart from its neighbours: stores that overlap hold up the loads that follow
+  } else {
     const Tail<T> tail(k);
-    T* const sums = scratch.allocate<T>(n_samples * W);
-    for (std::int64_t i = 0; i < n_samples; ++i) store(sums + i * W, Vector<T>{});
-    for (std::int64_t j = 0; j < count; ++j) {
-      T* to = sums + std::int64_t(samples[j]) * W;
-      store(to, load(to) + probabilities[j] * load(leaf_weight + codes[j] * k, tail));
-    }
-    for (std::int64_t i = 0; i < n_samples; ++i) {
-      for (std::int64_t c = 0; c < k; ++c) output[i * k + c] += sums[i * W + c];
-    }
+    add_rows_apart(
+        count, samples, probabilities, [&](std::int64_t j) { return load(leaf_weight + codes[j] * k, tail); },
+        n_samples, k, output, scratch);
   }
 }
 
