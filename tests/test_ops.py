@@ -240,6 +240,15 @@ def test_deep_trees_reach_their_last_level():
     assert gradients.leaf_rows.tolist() == [0, 2**d - 1]
 
 
+def test_many_trees_of_the_greatest_depth_keep_their_nodes_apart():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 1), np.float32)
+    w, o = (rng.standard_normal((12, size, 1), np.float32) for size in (2**20 - 1, 2**20))
+    apart = ops.forward(x, w, o, gamma=0.01, sum_trees=False)
+    np.testing.assert_allclose(ops.forward(x, w, o, gamma=0.01), apart.sum(axis=1), rtol=1e-4)
+    assert len(np.unique(apart[0])) == len(w)
+
+
 @pytest.mark.parametrize("sum_trees", [True, False])
 def test_an_empty_batch_gives_empty_results(make_problem, sum_trees):
     problem = make_problem(n=0, bias=True, sum_trees=sum_trees)

@@ -46,7 +46,7 @@ class Backward {
         grad_columns_[j * padded_ + i] = i < n_ ? grad_output_[i * grad_stride_ + j] : T(0);
       }
     }
-    if (k > 1 && k <= kLanes<T>) {
+    if (k <= kLanes<T>) {
       const Tail<T> tail(k);
       grad_rows_ = scratch_.allocate<T>(n_ * kLanes<T>);
       for (std::int64_t i = 0; i < n_; ++i)
@@ -263,10 +263,9 @@ class Backward {
       from_right += count_bits(right_set);
       const Combined<T> combined = combine<T>(activation, t, probability, expected_left, expected_right);
       store(expected + j, combined.expected);
-      to.append(left_set & right_set, load_integers<T>(list.code + j), load_integers<T>(list.sample + j),
-                combined.grad_t);
+      to.append(left_set & right_set, load_integers<T>(list.pair + j), combined.grad_t);
     }
-    fractional.count = to.code - fractional.code;
+    fractional.count = to.pair - fractional.pair;
   }
 
   // The step up from a list made by `branch`, in the same order.
@@ -283,22 +282,21 @@ class Backward {
       const Combined<T> combined = combine<T>(activation, t, probability, select_by_sign<T>(t, second, first),
                                               select_by_sign<T>(t, first, second));
       store(expected + j, combined.expected);
-      to.append(set, load_integers<T>(list.code + j), load_integers<T>(list.sample + j), combined.grad_t);
+      to.append(set, load_integers<T>(list.pair + j), combined.grad_t);
     }
-    fractional.count = to.code - fractional.code;
+    fractional.count = to.pair - fractional.pair;
   }
 
   // Expectations of a list at the leaves, <dL/dT, o_l>; they have room for one vector more.
   void leaf_expectations(const List<T>& list, T* expected) const {
     constexpr int W = kLanes<T>, G = kPart<T>;
     const std::int64_t k = ensemble_.n_outputs, count = list.count;
-    const Integer<T>* const codes = list.code;
-    const Integer<T>* const samples = list.sample;
+    const Integer<T>* const pairs = list.pair;
     const T* const leaf_weight = ensemble_.leaf_weight;
-    if (grad_rows_ == nullptr) {
+    if (k == 1 || grad_rows_ == nullptr) {
       for (std::int64_t j = 0; j < count; ++j) {
-        const T* leaf = leaf_weight + codes[j] * k;
-        const T* grad = grad_output_ + samples[j] * grad_stride_;
+        const T* leaf = leaf_weight + code_of(pairs[j]) * k;
+        const T* grad = grad_output_ + sample_of(pairs[j]) * grad_stride_;
         T total = 0;
         for (std::int64_t c = 0; c < k; ++c) total += leaf[c] * grad[c];
         expected[j] = total;
@@ -314,8 +312,9 @@ class Backward {
         Vector<T> products[G];
 #pragma GCC unroll 4
         for (int i = 0; i < G; ++i) {
-          const std::int64_t at = j + g * G + i;
-          products[i] = load(leaf_weight + codes[at] * k, tail) * load(grad_rows + std::int64_t(samples[at]) * W);
+          const Integer<T> pair = pairs[j + g * G + i];
+          products[i] =
+              load(leaf_weight + code_of(pair) * k, tail) * load(grad_rows + std::int64_t(sample_of(pair)) * W);
         }
         groups[g] = sum_parts<T>(products);
       }
@@ -325,56 +324,55 @@ class Backward {
 
   // The leaves' gradients from a list at the leaves.
   void add_leaves(const List<T>& list) const {
+    constexpr int W = kLanes<T>;
     T* const grad_leaves = gradients_.leaf_weight;
     if (grad_leaves == nullptr) return;
-    const std::int64_t count = list.count, stride = grad_stride_;
-    const Integer<T>* const codes = list.code;
-    const Integer<T>* const samples = list.sample;
+    const std::int64_t k = ensemble_.n_outputs, count = list.count, stride = grad_stride_;
+    const std::int64_t n_leaves = ensemble_.n_trees * ensemble_.n_leaves();
+    const Integer<T>* const pairs = list.pair;
     const T* const probability = list.probability;
     const T* const grad_output = grad_output_;
+    const T* const grad_rows = grad_rows_;
     std::uint8_t* const marked = gradients_.leaf_marked;
-    for (std::int64_t j = 0; j < count; ++j) marked[codes[j]] = 1;
-    const std::int64_t n_leaves = ensemble_.n_trees * ensemble_.n_leaves();
-    if (!list.grouped && grad_rows_ != nullptr && count >= kLeafEntries * n_leaves) {
-      const T* const grad_rows = grad_rows_;
-      return add_rows_apart(
-          count, codes, probability,
-          [&](std::int64_t j) { return load(grad_rows + std::int64_t(samples[j]) * kLanes<T>); }, n_leaves,
-          ensemble_.n_outputs, grad_leaves, scratch_);
-    }
-    with_small(ensemble_.n_outputs, [&](auto few) {
-      const std::int64_t k = few() != 0 ? few() : ensemble_.n_outputs;
-      if constexpr (few() > 0) {
-        if (list.grouped) {
-          for (std::int64_t j = 0; j < count;) {
-            const Integer<T> code = codes[j];
-            T sums[few()] = {};
-            do {
-              const T* grad = grad_output + samples[j] * stride;
-              for (int c = 0; c < few(); ++c) sums[c] += probability[j] * grad[c];
-            } while (++j < count && codes[j] == code);
-            for (int c = 0; c < few(); ++c) grad_leaves[code * k + c] += sums[c];
-          }
-          return;
+    const auto code = [&](std::int64_t j) { return code_of(pairs[j]); };
+    const auto grad = [&](std::int64_t j) { return load(grad_rows + std::int64_t(sample_of(pairs[j])) * W); };
+    if (grad_rows != nullptr && list.grouped) {
+      for (std::int64_t j = 0; j < count;) {
+        const Integer<T> leaf = code(j);
+        Vector<T> even{}, odd{};
+        for (; j + 1 < count && code(j + 1) == leaf; j += 2) {
+          even += probability[j] * grad(j);
+          odd += probability[j + 1] * grad(j + 1);
         }
+        if (j < count && code(j) == leaf) {
+          even += probability[j] * grad(j);
+          ++j;
+        }
+        const Vector<T> sums = even + odd;
+        for (std::int64_t c = 0; c < k; ++c) grad_leaves[leaf * k + c] += sums[c];
+        marked[leaf] = 1;
       }
-      for (std::int64_t j = 0; j < count; ++j) {
-        const T* grad = grad_output + samples[j] * stride;
-        T* to = grad_leaves + codes[j] * k;
-        for (std::int64_t c = 0; c < k; ++c) to[c] += probability[j] * grad[c];
-      }
-    });
+    } else if (grad_rows != nullptr && count >= kLeafEntries * n_leaves) {
+      for (std::int64_t j = 0; j < count; ++j) marked[code(j)] = 1;
+      add_rows_apart(count, code, probability, grad, n_leaves, k, grad_leaves, scratch_);
+    } else {
+      for (std::int64_t j = 0; j < count; ++j) marked[code(j)] = 1;
+      with_small(k, [&](auto few) {
+        const std::int64_t n_outputs = few() != 0 ? few() : k;
+        for (std::int64_t j = 0; j < count; ++j) {
+          const T* from = grad_output + sample_of(pairs[j]) * stride;
+          T* to = grad_leaves + code(j) * n_outputs;
+          for (std::int64_t c = 0; c < n_outputs; ++c) to[c] += probability[j] * from[c];
+        }
+      });
+    }
   }
 
   // Gradients from a list whose `probability` holds dL/dt.
   void add_list(int level, const List<T>& list) {
-    const LevelRows<T> row_of(ensemble_, level);
-    const Integer<T>* const codes = list.code;
-    if (std::uint8_t* const marked = gradients_.split_marked; marked != nullptr) {
-      for (std::int64_t j = 0; j < list.count; ++j) marked[row_of(codes[j])] = 1;
-    }
     if (T* const grad_bias = gradients_.split_bias; grad_bias != nullptr) {
-      for (std::int64_t j = 0; j < list.count; ++j) grad_bias[row_of(codes[j])] += list.probability[j];
+      const LevelRows<T> row_of(ensemble_, level);
+      for (std::int64_t j = 0; j < list.count; ++j) grad_bias[row_of(code_of(list.pair[j]))] += list.probability[j];
     }
     with_small(vectors_in<T>(ensemble_.n_features), [&](auto few) {
       if (list.grouped)
@@ -384,34 +382,35 @@ class Backward {
     });
   }
 
-  // The part of add_list that goes through features. Rows have kVectors vectors, or any number if that is 0.
+  // Rows have kVectors vectors, or any number if that is 0.
   template <int kVectors, bool kGrouped>
-  void add_entries(int level, const List<T>& list) {
+  SOFTWOOD_APART void add_entries(int level, const List<T>& list) {
     constexpr int W = kLanes<T>;
     const std::int64_t p = ensemble_.n_features, count = list.count, stride = x_.row_stride;
     const Tail<T> tail = tail_of<T>(p);
     const LevelRows<T> row_of(ensemble_, level);
-    const Integer<T>* const codes = list.code;
-    const Integer<T>* const samples = list.sample;
+    const Integer<T>* const pairs = list.pair;
     const T* const grad_t = list.probability;
     const T* const split_weight = ensemble_.split_weight;
     const T* const features = x_.data;
     T* const grad_w = gradients_.split_weight;
     T* const grad_x = grad_x_;
+    std::uint8_t* const marked = gradients_.split_marked;
     for (std::int64_t j = 0; j < count;) {
-      const Integer<T> code = codes[j];
-      const std::int64_t offset = std::int64_t(row_of(code)) * p;
+      const Integer<T> code = code_of(pairs[j]);
+      const std::int64_t node = row_of(code), offset = node * p;
       const T* weights = split_weight + offset;
+      if (marked != nullptr) marked[node] = 1;
       if constexpr (kVectors == 0) {
         const std::int64_t begin = j++;
-        while (kGrouped && j < count && codes[j] == code) ++j;
+        while (kGrouped && j < count && code_of(pairs[j]) == code) ++j;
         if (grad_w != nullptr) {
           add_rows(grad_w + offset, grad_t + begin, j - begin,
-                   [&](std::int64_t i) { return features + samples[begin + i] * stride; });
+                   [&](std::int64_t i) { return features + sample_of(pairs[begin + i]) * stride; });
         }
         if (grad_x == nullptr) continue;
         for (std::int64_t i = begin; i < j; ++i) {
-          add_rows(grad_x + samples[i] * stride, grad_t + i, 1, [&](std::int64_t) { return weights; });
+          add_rows(grad_x + sample_of(pairs[i]) * stride, grad_t + i, 1, [&](std::int64_t) { return weights; });
         }
       } else {
         Vector<T> w[kVectors], sums[kVectors];
@@ -422,15 +421,16 @@ class Backward {
         }
         do {
           const Vector<T> factor = broadcast<T>(grad_t[j]);
-          const T* x = features + samples[j] * stride;
+          const std::int64_t at = sample_of(pairs[j]) * stride;
+          const T* x = features + at;
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v) sums[v] += factor * load(x + v * W);
           if (grad_x != nullptr) {
-            T* to = grad_x + samples[j] * stride;
+            T* to = grad_x + at;
 #pragma GCC unroll 4
             for (int v = 0; v < kVectors; ++v) store(to + v * W, load(to + v * W) + factor * w[v]);
           }
-        } while (++j < count && kGrouped && codes[j] == code);
+        } while (++j < count && kGrouped && code_of(pairs[j]) == code);
         if (grad_w == nullptr) continue;
         T* to = grad_w + offset;
 #pragma GCC unroll 4
@@ -480,7 +480,7 @@ class Backward {
   const std::int64_t n_, padded_;
   T* grad_x_ = nullptr;        // [n, features padded as those of x]
   T* grad_columns_ = nullptr;  // [k, padded]
-  T* grad_rows_ = nullptr;     // [n, lanes], if several outputs fit into one vector
+  T* grad_rows_ = nullptr;     // [n, lanes], if outputs fit into one vector
 };
 
 }  // namespace softwood::SOFTWOOD_ISA

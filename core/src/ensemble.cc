@@ -16,7 +16,7 @@
 namespace softwood {
 namespace {
 
-constexpr std::int64_t kBlockRows = 256;     // samples of a unit: enough to use each weight often
+constexpr std::int64_t kBlockRows = kMostSamples;  // samples of a unit: enough to use each weight often
 constexpr std::int64_t kListEntries = 1280;  // trees are grouped until a level has about so many (tree, sample) pairs
 constexpr std::int64_t kMostGroups = 32;     // each group has its own partial sums of dL/dx
 constexpr std::int64_t kFewestTasks = 4;     // of a backward pass; with fewer groups, blocks are shared out too
@@ -40,7 +40,8 @@ struct Plan {
     const std::int64_t m = ensemble.n_trees;
     const std::int64_t block = std::min(n_rows, kBlockRows);
     const std::int64_t group_trees =
-        std::max(ceil_div(kListEntries, std::max<std::int64_t>(block, 1)), ceil_div(m, kMostGroups));
+        std::min(std::max(ceil_div(kListEntries, std::max<std::int64_t>(block, 1)), ceil_div(m, kMostGroups)),
+                 kMostLeaves / ensemble.n_leaves());
     const std::int64_t n_groups = sum_trees ? ceil_div(m, group_trees) : m;
     const std::int64_t row_bytes = n_groups * (ensemble.n_features + ensemble.n_outputs) * std::int64_t(sizeof(T));
     const std::int64_t chunk_rows = std::clamp(kPartialBytes / row_bytes, kBlockRows, kChunkRows);

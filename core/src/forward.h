@@ -320,7 +320,7 @@ class Forward {
     List<T>* list = allocate_list<T>(tape_, n_reached, is_long(n_reached, frontier.level), true);
     Appender<T> to(*list);
     to.append_range(frontier.code_begin, frontier.n_codes, probability, padded_);
-    list->count = to.code - list->code;
+    list->count = to.pair - list->pair;
     pad_list(*list);
     return list;
   }
@@ -340,7 +340,7 @@ class Forward {
       scratch_.release(mark);
       if (bounds.has_nan) {
         for (std::int64_t j = 0; j < list->count; ++j) {
-          if (list->t[j] != list->t[j]) poison(list->sample[j]);
+          if (list->t[j] != list->t[j]) poison(sample_of(list->pair[j]));
         }
       }
       const std::int64_t n_below = bounds.left + bounds.right;
@@ -356,7 +356,7 @@ class Forward {
     }
     if (output_ != nullptr) list_output(ensemble_, *list, n_, output_, scratch_);
     if (counts_ != nullptr) {
-      for (std::int64_t j = 0; j < list->count; ++j) ++counts_->leaves[place(level, list->sample[j], list->code[j])];
+      for (std::int64_t j = 0; j < list->count; ++j) ++counts_->leaves[place(level, list->pair[j])];
     }
   }
 
@@ -444,6 +444,8 @@ class Forward {
     return sample * counts_->stride + (code >> level);
   }
 
+  std::int64_t place(int level, Integer<T> pair) const { return place(level, sample_of(pair), code_of(pair)); }
+
   void count_dense(const Frontier<T>& frontier, const T* probability, const T* below) const {
     for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
       for (std::int64_t i = 0; i < n_; ++i) {
@@ -458,12 +460,12 @@ class Forward {
   // A reached split has one child, or two if it is fractional: each child counts for its parent, less the parents.
   void count_list(int level, const List<T>& list) const {
     for (std::int64_t j = 0; j < list.count; ++j) {
-      const std::int64_t at = place(level, list.sample[j], list.code[j]);
+      const std::int64_t at = place(level, list.pair[j]);
       ++counts_->internal_nodes[at];
       --counts_->fractional_nodes[at];
     }
     for (std::int64_t j = 0; j < list.next->count; ++j) {
-      ++counts_->fractional_nodes[place(level + 1, list.next->sample[j], list.next->code[j])];
+      ++counts_->fractional_nodes[place(level + 1, list.next->pair[j])];
     }
   }
 

@@ -14,16 +14,20 @@
 
 namespace softwood {
 
-// Samples that reach some nodes of one level: entry j says that `sample[j]` arrives at `code[j]` with `probability[j]`.
-// Arrays have room, and harmless values, for one vector past `count`.
+// A code and a sample of the block share one integer, code << kSampleBits | sample, which limits both.
+inline constexpr int kSampleBits = 8;
+inline constexpr std::int64_t kMostSamples = 1 << kSampleBits;        // of a unit
+inline constexpr std::int64_t kMostLeaves = 1 << (31 - kSampleBits);  // of a unit's trees together
+
+// Samples that reach some nodes of one level: entry j says that the sample of `pair[j]` arrives at the node of
+// `pair[j]` with `probability[j]`. Arrays have room, and harmless values, for one vector past `count`.
 template <typename T>
 struct List {
-  // As wide as T, so that one vector permutation serves all three arrays.
+  // As wide as T, so that one vector permutation serves both arrays.
   using Integer = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   std::int64_t count;
   bool grouped;  // entries of one node are neighbours
-  Integer* code;
-  Integer* sample;
+  Integer* pair;
   T* probability;
   T* t;  // split values; null at the leaves
   // The level below; null at the leaves. If it is grouped, the first `n_left` entries are the left children, and the

@@ -24,6 +24,24 @@ SOFTWOOD_INLINE std::int64_t sum_integers(Integers<T> v) {
   return total;
 }
 
+// Parts of an entry's pair, or of a vector of them, and the pairs of its children.
+template <typename Pair>
+SOFTWOOD_INLINE Pair code_of(Pair pair) {
+  return pair >> kSampleBits;
+}
+template <typename Pair>
+SOFTWOOD_INLINE Pair sample_of(Pair pair) {
+  return pair & int(kMostSamples - 1);
+}
+template <typename Pair>
+SOFTWOOD_INLINE Pair left_child(Pair pair) {
+  return pair + (pair & -int(kMostSamples));
+}
+template <typename Pair>
+SOFTWOOD_INLINE Pair right_sibling(Pair left) {
+  return left + int(kMostSamples);
+}
+
 template <typename T>
 inline List<T>* allocate_list(Arena& arena, std::int64_t count, bool grouped, bool with_t) {
   const std::int64_t room = count + 2 * kLanes<T>;
@@ -31,8 +49,7 @@ inline List<T>* allocate_list(Arena& arena, std::int64_t count, bool grouped, bo
   *list = {};
   list->count = count;
   list->grouped = grouped;
-  list->code = arena.allocate<Integer<T>>(room);
-  list->sample = arena.allocate<Integer<T>>(room);
+  list->pair = arena.allocate<Integer<T>>(room);
   list->probability = arena.allocate<T>(room);
   if (with_t) list->t = arena.allocate<T>(room);
   return list;
@@ -43,8 +60,7 @@ template <typename T>
 inline void pad_list(List<T>& list) {
   const std::int64_t last = list.count - 1;
   for (std::int64_t i = list.count; i < list.count + kLanes<T>; ++i) {
-    list.code[i] = last < 0 ? 0 : list.code[last];
-    list.sample[i] = last < 0 ? 0 : list.sample[last];
+    list.pair[i] = last < 0 ? 0 : list.pair[last];
     list.probability[i] = 0;
   }
 }
@@ -52,31 +68,27 @@ inline void pad_list(List<T>& list) {
 // Writes chosen lanes one after the other.
 template <typename T>
 struct Appender {
-  Integer<T>* code;
-  Integer<T>* sample;
+  Integer<T>* pair;
   T* value;
 
   explicit Appender(const List<T>& list, std::int64_t from = 0)
-      : code(list.code + from), sample(list.sample + from), value(list.probability + from) {}
+      : pair(list.pair + from), value(list.probability + from) {}
 
-  SOFTWOOD_INLINE void append(std::uint32_t chosen, Integers<T> codes, Integers<T> samples, Vector<T> values) {
-    store_integers<T>(code, compress<T>(codes, chosen));
-    store_integers<T>(sample, compress<T>(samples, chosen));
+  SOFTWOOD_INLINE void append(std::uint32_t chosen, Integers<T> pairs, Vector<T> values) {
+    store_integers<T>(pair, compress<T>(pairs, chosen));
     store(value, compress<T>(values, chosen));
     const int n = count_bits(chosen);
-    code += n;
-    sample += n;
+    pair += n;
     value += n;
   }
 
   // Those of a range of nodes [n_codes, padded samples] whose value is not 0.
   void append_range(std::int64_t code_begin, std::int64_t n_codes, const T* values, std::int64_t padded) {
     for (std::int64_t i = 0; i < n_codes; ++i) {
-      const Integers<T> codes = broadcast_integer<T>(Integer<T>(code_begin + i));
-      Integers<T> samples = ascending<T>();
-      for (std::int64_t s = 0; s < padded; s += kLanes<T>, samples += kLanes<T>) {
+      Integers<T> pairs = ascending<T>() + Integer<T>((code_begin + i) << kSampleBits);
+      for (std::int64_t s = 0; s < padded; s += kLanes<T>, pairs += kLanes<T>) {
         const Vector<T> chosen = load(values + i * padded + s);
-        append(bits<T>(chosen != Vector<T>{}), codes, samples, chosen);
+        append(bits<T>(chosen != Vector<T>{}), pairs, chosen);
       }
     }
   }
@@ -181,7 +193,7 @@ class NodeWeights {
       loaded_[v] = v < kVectors - 1 ? load(weights + v * W) : load(weights + v * W, tail);
   }
 
-  SOFTWOOD_INLINE Vector<T> operator()(const T* features, const Integer<T>* samples, std::int64_t stride) const {
+  SOFTWOOD_INLINE Vector<T> operator()(const T* features, const Integer<T>* pairs, std::int64_t stride) const {
     Vector<T> groups[W / G];
 #pragma GCC unroll 4
     for (int g = 0; g < W / G; ++g) {
@@ -189,7 +201,7 @@ class NodeWeights {
       Vector<T> sums[G];
 #pragma GCC unroll 4
       for (int i = 0; i < G; ++i) {
-        rows[i] = features + std::int64_t(samples[g * G + i]) * stride;
+        rows[i] = features + std::int64_t(sample_of(pairs[g * G + i])) * stride;
         if constexpr (kVectors > 0) {
           sums[i] = loaded_[0] * load(rows[i]);
 #pragma GCC unroll 4
@@ -231,25 +243,24 @@ SOFTWOOD_APART Bounds grouped_split_values(const Ensemble<T>& ensemble, const Ro
   const Tail<T> tail = tail_of<T>(p);
   const LevelRows<T> row_of(ensemble, level);
   const T* const features = x.data;
-  const Integer<T>* const codes = list.code;
-  const Integer<T>* const samples = list.sample;
+  const Integer<T>* const pairs = list.pair;
   T* const values = list.t;
   BoundsCounter<T> bounds(hard_edge(ensemble));
   std::int64_t j = 0;
   while (j < count) {
-    const Integer<T> code = codes[j];
+    const Integer<T> code = code_of(pairs[j]);
     const std::int64_t row = row_of(code);
     const NodeWeights<T, kVectors> dot(ensemble.split_weight + row * p, n_vectors, tail);
     const T bias = ensemble.split_bias == nullptr ? T(0) : ensemble.split_bias[row];
     const auto step = [&] {
-      const Vector<T> t = dot(features, samples + j, stride) + bias;
+      const Vector<T> t = dot(features, pairs + j, stride) + bias;
       store(values + j, t);
       return t;
     };
     // Whole vectors by a branch, which is predicted: counting shared lanes would make each of them wait for the last.
-    for (; j < count && codes[j + W - 1] == code; j += W) bounds.add(step());
-    if (j < count && codes[j] == code) {
-      const Integers<T> shared = load_integers<T>(codes + j) == broadcast_integer<T>(code);
+    for (; j < count && code_of(pairs[j + W - 1]) == code; j += W) bounds.add(step());
+    if (j < count && code_of(pairs[j]) == code) {
+      const Integers<T> shared = code_of(load_integers<T>(pairs + j)) == broadcast_integer<T>(code);
       bounds.add(step(), shared);
       j += count_bits(bits<T>(shared));
     }
@@ -266,7 +277,7 @@ SOFTWOOD_APART Bounds single_split_values(const Ensemble<T>& ensemble, const Row
   const T* const weights = ensemble.split_weight;
   const T* const bias = ensemble.split_bias;
   const T* const features = x.data;
-  const Integer<T>* const samples = list.sample;
+  const Integer<T>* const pairs = list.pair;
   T* const values = list.t;
   const Tail<T> tail = tail_of<T>(p);
   const std::int64_t last = (kVectors > 0 ? kVectors - 1 : vectors_in<T>(p) - 1) * W;
@@ -275,7 +286,7 @@ SOFTWOOD_APART Bounds single_split_values(const Ensemble<T>& ensemble, const Row
   Integer<T>* const rows = scratch.allocate<Integer<T>>(count + W);
   const LevelRows<T> row_of(ensemble, level);
   for (std::int64_t j = 0; j < count; j += W) {
-    store_integers<T>(rows + j, row_of(load_integers<T>(list.code + j)));
+    store_integers<T>(rows + j, row_of(code_of(load_integers<T>(pairs + j))));
     for (int i = 0; bias != nullptr && i < W; ++i) values[j + i] = bias[rows[j + i]];
   }
   BoundsCounter<T> bounds(hard_edge(ensemble));
@@ -293,7 +304,7 @@ SOFTWOOD_APART Bounds single_split_values(const Ensemble<T>& ensemble, const Row
 #pragma GCC unroll 4
       for (int i = 0; i < G; ++i) {
         w[i] = weights + std::int64_t(rows[j + g * G + i]) * p;
-        row[i] = features + std::int64_t(samples[j + g * G + i]) * stride;
+        row[i] = features + std::int64_t(sample_of(pairs[j + g * G + i])) * stride;
         sums[i] = load(w[i] + last, tail) * load(row[i] + last);
       }
 #pragma GCC unroll 4
@@ -322,14 +333,12 @@ SOFTWOOD_APART void partition(const Act& activation, const Bounds& bounds, List<
   Appender<T> left(next), right(rights);
   for (std::int64_t j = 0; j < from.count; j += W) {
     const Routed<T> routed = route<T>(activation, load(from.t + j), load(from.probability + j));
-    const Integers<T> children = 2 * load_integers<T>(from.code + j);
-    const Integers<T> sample = load_integers<T>(from.sample + j);
-    left.append(bits<T>(routed.left != Vector<T>{}), children, sample, routed.left);
-    right.append(bits<T>(routed.right != Vector<T>{}), children + 1, sample, routed.right);
+    const Integers<T> child = left_child(load_integers<T>(from.pair + j));
+    left.append(bits<T>(routed.left != Vector<T>{}), child, routed.left);
+    right.append(bits<T>(routed.right != Vector<T>{}), right_sibling(child), routed.right);
   }
-  const std::int64_t n_left = left.code - next.code, n_right = right.code - rights.code;
-  __builtin_memcpy(next.code + n_left, rights.code, std::size_t(n_right) * sizeof(T));
-  __builtin_memcpy(next.sample + n_left, rights.sample, std::size_t(n_right) * sizeof(T));
+  const std::int64_t n_left = left.pair - next.pair, n_right = right.pair - rights.pair;
+  __builtin_memcpy(next.pair + n_left, rights.pair, std::size_t(n_right) * sizeof(T));
   __builtin_memcpy(next.probability + n_left, rights.probability, std::size_t(n_right) * sizeof(T));
   scratch.release(mark);
   list.n_left = n_left;
@@ -353,27 +362,25 @@ SOFTWOOD_APART void branch(const Act& activation, List<T>& list) {
   for (std::int64_t j = last_vector(from); j >= 0; j -= kLanes<T>) {
     const Vector<T> t = load(from.t + j), probability = load(from.probability + j);
     const Vector<T> minor = minor_probability<T>(activation, t, probability);
-    const Integers<T> negative = is_negative<T>(t);
-    const Integers<T> left = 2 * load_integers<T>(from.code + j), sample = load_integers<T>(from.sample + j);
-    store_integers<T>(to.code + j, left - negative);
-    store_integers<T>(to.sample + j, sample);
+    const Integers<T> left = left_child(load_integers<T>(from.pair + j)), right = right_sibling(left);
+    store_integers<T>(to.pair + j, select_by_sign<T>(t, right, left));
     store(to.probability + j, probability - minor);
-    second.append(bits<T>(minor != Vector<T>{}), left + 1 + negative, sample, minor);
+    second.append(bits<T>(minor != Vector<T>{}), select_by_sign<T>(t, left, right), minor);
   }
-  next.count = second.code - to.code;
+  next.count = second.pair - to.pair;
   pad_list(next);
 }
 
-// result[row[j]] += factor[j] * values(j) for all j; `result` is [n_rows, k], with k values in one vector. Sums stand
+// result[row(j)] += factor[j] * values(j) for all j; `result` is [n_rows, k], with k values in one vector. Sums stand
 // one vector a row, apart from their neighbours: stores that overlap hold up the loads that follow.
-template <typename T, typename Values>
-SOFTWOOD_INLINE void add_rows_apart(std::int64_t count, const Integer<T>* row, const T* factor, const Values& values,
+template <typename T, typename Row, typename Values>
+SOFTWOOD_INLINE void add_rows_apart(std::int64_t count, const Row& row, const T* factor, const Values& values,
                                     std::int64_t n_rows, std::int64_t k, T* result, Arena& scratch) {
   constexpr int W = kLanes<T>;
   T* const sums = scratch.allocate<T>(n_rows * W);
   for (std::int64_t i = 0; i < n_rows; ++i) store(sums + i * W, Vector<T>{});
   for (std::int64_t j = 0; j < count; ++j) {
-    T* to = sums + std::int64_t(row[j]) * W;
+    T* to = sums + std::int64_t(row(j)) * W;
     store(to, load(to) + factor[j] * values(j));
   }
   for (std::int64_t i = 0; i < n_rows; ++i) {
@@ -387,22 +394,22 @@ SOFTWOOD_APART void list_output(const Ensemble<T>& ensemble, const List<T>& leav
                                 Arena& scratch) {
   const std::int64_t k = ensemble.n_outputs, count = leaves.count;
   const T* const leaf_weight = ensemble.leaf_weight;
-  const Integer<T>* const codes = leaves.code;
-  const Integer<T>* const samples = leaves.sample;
+  const Integer<T>* const pairs = leaves.pair;
   const T* const probabilities = leaves.probability;
+  const auto sample = [&](std::int64_t j) { return sample_of(pairs[j]); };
   if (k == 1) {
-    for (std::int64_t j = 0; j < count; ++j) output[samples[j]] += probabilities[j] * leaf_weight[codes[j]];
+    for (std::int64_t j = 0; j < count; ++j) output[sample(j)] += probabilities[j] * leaf_weight[code_of(pairs[j])];
   } else if (k > kLanes<T>) {
     for (std::int64_t j = 0; j < count; ++j) {
-      const T* leaf = leaf_weight + codes[j] * k;
-      T* to = output + samples[j] * k;
+      const T* leaf = leaf_weight + code_of(pairs[j]) * k;
+      T* to = output + sample(j) * k;
       const T probability = probabilities[j];
       for (std::int64_t c = 0; c < k; ++c) to[c] += probability * leaf[c];
     }
   } else {
     const Tail<T> tail(k);
     add_rows_apart(
-        count, samples, probabilities, [&](std::int64_t j) { return load(leaf_weight + codes[j] * k, tail); },
+        count, sample, probabilities, [&](std::int64_t j) { return load(leaf_weight + code_of(pairs[j]) * k, tail); },
         n_samples, k, output, scratch);
   }
 }

@@ -110,6 +110,11 @@ SOFTWOOD_INLINE Vector<T> select_by_sign(Vector<T> v, Vector<T> if_negative, Vec
 }
 
 template <typename T>
+SOFTWOOD_INLINE Integers<T> select_by_sign(Vector<T> v, Integers<T> if_negative, Integers<T> if_positive) {
+  return (Integers<T>)select_by_sign<T>(v, (Vector<T>)if_negative, (Vector<T>)if_positive);
+}
+
+template <typename T>
 SOFTWOOD_INLINE T sum(Vector<T> v) {
   T total = v[0];
   for (int i = 1; i < kLanes<T>; ++i) total += v[i];

@@ -12,8 +12,7 @@ static List<T>* make_list(Arena& arena, std::int64_t count, std::int64_t n_codes
   List<T>* list = allocate_list<T>(arena, count, true, true);
   std::int64_t code = 0, left_in_run = 1, run = 1;
   for (std::int64_t j = 0; j < count; ++j) {
-    list->code[j] = Integer<T>(code);
-    list->sample[j] = Integer<T>(j * 7 % n_samples);
+    list->pair[j] = Integer<T>(code << kSampleBits | j * 7 % n_samples);
     list->probability[j] = T(1) / T(1 + j % 3);
     if (--left_in_run == 0 && code + 1 < n_codes) ++code, left_in_run = ++run;
   }
@@ -40,10 +39,11 @@ static void split_values_are_products(std::int64_t p, std::int64_t count, bool w
   std::vector<T> want;
   std::int64_t n_left = 0, n_right = 0;
   for (std::int64_t j = 0; j < count; ++j) {
-    const std::int64_t tree = list->code[j] >> level, place = list->code[j] - (tree << level);
+    const std::int64_t code = code_of(list->pair[j]), tree = code >> level, place = code - (tree << level);
     const std::size_t row = size(tree * n_splits + first + place);
     T t = with_bias ? bias[row] : T(0);
-    for (std::int64_t f = 0; f < p; ++f) t += weights[row * size(p) + size(f)] * x[list->sample[j] * stride + f];
+    const T* sample = x + sample_of(list->pair[j]) * stride;
+    for (std::int64_t f = 0; f < p; ++f) t += weights[row * size(p) + size(f)] * sample[f];
     want.push_back(t);
     n_left += t > -4;
     n_right += t < 4;
@@ -59,7 +59,7 @@ static void split_values_are_products(std::int64_t p, std::int64_t count, bool w
   is_right(grouped_split_values<T, kVectors>(ensemble, rows, level, *list));
   is_right(single_split_values<T, kVectors>(ensemble, rows, level, *list, scratch));
   if (count == 0) return;
-  x[list->sample[count - 1] * stride] = std::numeric_limits<T>::quiet_NaN();
+  x[sample_of(list->pair[count - 1]) * stride] = std::numeric_limits<T>::quiet_NaN();
   CHECK((grouped_split_values<T, kVectors>(ensemble, rows, level, *list).has_nan));
   CHECK((single_split_values<T, kVectors>(ensemble, rows, level, *list, scratch).has_nan));
 }
@@ -76,7 +76,7 @@ static void is_list_of(const List<T>& list, const std::vector<Child<T>>& want) {
   CHECK(list.count == std::int64_t(want.size()));
   bool right = true;
   for (std::size_t j = 0; j < want.size(); ++j) {
-    right &= list.code[j] == want[j].code && list.sample[j] == want[j].sample;
+    right &= code_of(list.pair[j]) == want[j].code && sample_of(list.pair[j]) == want[j].sample;
     right &= std::abs(list.probability[j] - want[j].probability) < T(1e-6);
   }
   CHECK(right);
@@ -95,8 +95,9 @@ static void children_are_where_they_belong(std::int64_t count) {
     const T t = list->t[j] = values[j % 7];
     const T v = t <= T(-0.5) ? T(0) : t >= T(0.5) ? T(1) : t + T(0.5);
     const T share = v * v * (3 - 2 * v), probability = list->probability[j];
-    const Child<T> left{2 * list->code[j], list->sample[j], probability * share};
-    const Child<T> right{2 * list->code[j] + 1, list->sample[j], probability * (1 - share)};
+    const Integer<T> code = code_of(list->pair[j]), sample = sample_of(list->pair[j]);
+    const Child<T> left{2 * code, sample, probability * share};
+    const Child<T> right{2 * code + 1, sample, probability * (1 - share)};
     if (left.probability > 0) lefts.push_back(left);
     if (right.probability > 0) rights.push_back(right);
     likelier.push_back(t > 0 ? left : right);
@@ -129,8 +130,8 @@ static void outputs_are_sums_over_leaves(std::int64_t count, std::int64_t k) {
   std::vector<T> want = got;
   for (std::int64_t j = 0; j < count; ++j) {
     for (std::int64_t c = 0; c < k; ++c) {
-      want[static_cast<std::size_t>(list->sample[j] * k + c)] +=
-          list->probability[j] * leaves[static_cast<std::size_t>(list->code[j] * k + c)];
+      want[static_cast<std::size_t>(sample_of(list->pair[j]) * k + c)] +=
+          list->probability[j] * leaves[static_cast<std::size_t>(code_of(list->pair[j]) * k + c)];
     }
   }
   const Ensemble<T> ensemble{nullptr, nullptr, leaves.data(), 3, 1, k, 3, Activation::smooth_step, T(1)};
@@ -141,7 +142,16 @@ static void outputs_are_sums_over_leaves(std::int64_t count, std::int64_t k) {
 }
 
 template <typename T>
+static void pairs_hold_the_largest_codes() {
+  constexpr Integer<T> code = Integer<T>(kMostLeaves / 2 - 1), sample = Integer<T>(kMostSamples - 1);
+  const Integer<T> left = left_child(code << kSampleBits | sample), right = right_sibling(left);
+  CHECK(code_of(left) == 2 * code && code_of(right) == 2 * code + 1);
+  CHECK(sample_of(left) == sample && sample_of(right) == sample);
+}
+
+template <typename T>
 static void all() {
+  pairs_hold_the_largest_codes<T>();
   for (std::int64_t count : {0, 1, 2, 7, 8, 9, 16, 31, 64, 150}) {
     children_are_where_they_belong<T>(count);
     for (std::int64_t k : {1, 2, 3, kLanes<T>, kLanes<T> + 1}) outputs_are_sums_over_leaves<T>(count, k);
