@@ -22,16 +22,20 @@ void bind_forward(nb::module_& module) {
       "forward",
       [](const Matrix<T>& x, const Input<T, 3>& split_weight, const Input<T, 3>& leaf_weight,
          const std::optional<Input<T, 2>>& split_bias, int activation, double gamma, bool sum_trees,
-         const AnyOutput<T>& output, Tape<T>* tape, int n_threads) {
+         const AnyOutput<T>& output, Tape<T>* tape, int n_threads, bool check_finite) {
         const Ensemble<T> ensemble = ensemble_of<T>(split_weight, split_bias, leaf_weight, activation, gamma);
         const Rows<T> rows = rows_of<T>(x, ensemble.n_features);
         require(has_output_shape(output, ensemble, rows.n_rows, sum_trees), "output has the wrong shape");
         T* const destination = output.data();
         nb::gil_scoped_release unlocked;
-        forward(ensemble, rows, sum_trees, destination, tape, threads_or_default(n_threads));
+        const std::int64_t position =
+            check_finite ? first_non_finite(rows.data, rows.n_rows, ensemble.n_features, rows.row_stride) : -1;
+        if (position < 0) forward(ensemble, rows, sum_trees, destination, tape, threads_or_default(n_threads));
+        return position;
       },
       "x"_a.noconvert(), "split_weight"_a.noconvert(), "leaf_weight"_a.noconvert(), "split_bias"_a.noconvert().none(),
-      "activation"_a, "gamma"_a, "sum_trees"_a, "output"_a.noconvert(), "tape"_a.none(), "n_threads"_a);
+      "activation"_a, "gamma"_a, "sum_trees"_a, "output"_a.noconvert(), "tape"_a.none(), "n_threads"_a,
+      "check_finite"_a, "Returns the position of the first value of x that is not finite, having done nothing, or -1.");
 }
 
 template <typename T>

@@ -283,8 +283,8 @@ def test_the_compiled_module_checks_sizes_for_itself():
     from softwood import _core
 
     output = np.zeros((2, 2))
-    good = [X, W, O, None, 0, 1.0, True, output, None, 1]
-    _core.forward(*good)
+    good = [X, W, O, None, 0, 1.0, True, output, None, 1, True]
+    assert _core.forward(*good) == -1
     for position, wrong in [(0, np.zeros((2, 2))), (2, O[:, :7].copy()), (4, 3), (5, 0.0), (7, np.zeros((1, 2)))]:
         with pytest.raises(ValueError, match=r"call softwood\.ops instead"):
             _core.forward(*[wrong if i == position else value for i, value in enumerate(good)])

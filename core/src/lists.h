@@ -273,7 +273,8 @@ template <typename T, int kVectors>
 SOFTWOOD_APART Bounds single_split_values(const Ensemble<T>& ensemble, const Rows<T>& x, int level, const List<T>& list,
                                           Arena& scratch) {
   constexpr int W = kLanes<T>, G = kPart<T>;
-  const std::int64_t p = ensemble.n_features, stride = x.row_stride, count = list.count;
+  const std::int64_t p = ensemble.n_features, count = list.count;
+  const std::int64_t stride = kVectors > 0 ? kVectors * W : x.row_stride;
   const T* const weights = ensemble.split_weight;
   const T* const bias = ensemble.split_bias;
   const T* const features = x.data;
@@ -282,17 +283,21 @@ SOFTWOOD_APART Bounds single_split_values(const Ensemble<T>& ensemble, const Row
   const Tail<T> tail = tail_of<T>(p);
   const std::int64_t last = (kVectors > 0 ? kVectors - 1 : vectors_in<T>(p) - 1) * W;
   const bool prefetch = (ensemble.n_trees << level) * p * std::int64_t(sizeof(T)) > kPrefetchBytes;
-  // Rows first, by vectors and through memory: the loop below is bound by its integer instructions.
-  Integer<T>* const rows = scratch.allocate<Integer<T>>(count + W);
+  // Where the weights lie first, by vectors and through memory: the loop below is bound by its integer instructions.
+  // Places of many features may not fit an integer, but their rows do.
+  static_assert(kSmall * W * kMostLeaves < std::int64_t{1} << 31);
+  Integer<T>* const places = scratch.allocate<Integer<T>>(count + W);
+  const std::int64_t step = kVectors > 0 ? 1 : p;
   const LevelRows<T> row_of(ensemble, level);
   for (std::int64_t j = 0; j < count; j += W) {
-    store_integers<T>(rows + j, row_of(code_of(load_integers<T>(pairs + j))));
-    for (int i = 0; bias != nullptr && i < W; ++i) values[j + i] = bias[rows[j + i]];
+    const Integers<T> rows = row_of(code_of(load_integers<T>(pairs + j)));
+    store_integers<T>(places + j, kVectors > 0 ? rows * Integer<T>(p) : rows);
+    for (int i = 0; bias != nullptr && i < W; ++i) values[j + i] = bias[rows[i]];
   }
   BoundsCounter<T> bounds(hard_edge(ensemble));
   for (std::int64_t j = 0; j < count; j += W) {
     if (prefetch && j + kPrefetchEntries < count) {
-      for (int i = 0; i < W; ++i) prefetch_row(weights + std::int64_t(rows[j + kPrefetchEntries + i]) * p, p);
+      for (int i = 0; i < W; ++i) prefetch_row(weights + std::int64_t(places[j + kPrefetchEntries + i]) * step, p);
     }
     // Partial sums of G entries at a time: more would not leave enough registers for their addresses.
     Vector<T> groups[W / G];
@@ -303,7 +308,7 @@ SOFTWOOD_APART Bounds single_split_values(const Ensemble<T>& ensemble, const Row
       Vector<T> sums[G];
 #pragma GCC unroll 4
       for (int i = 0; i < G; ++i) {
-        w[i] = weights + std::int64_t(rows[j + g * G + i]) * p;
+        w[i] = weights + std::int64_t(places[j + g * G + i]) * step;
         row[i] = features + std::int64_t(sample_of(pairs[j + g * G + i])) * stride;
         sums[i] = load(w[i] + last, tail) * load(row[i] + last);
       }

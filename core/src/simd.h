@@ -309,7 +309,17 @@ SOFTWOOD_INLINE Vector<T> add_neighbours(Vector<T> a, Vector<T> b, std::integer_
     const int group = within % half / kGroup, rest = within % kGroup;
     return from_b * kLanes<T> + base + (2 * group + (term ^ from_b)) * kGroup + rest;
   };
-  return __builtin_shufflevector(a, b, source(kLane, 0)...) + __builtin_shufflevector(a, b, source(kLane, 1)...);
+  const Vector<T> second = __builtin_shufflevector(a, b, source(kLane, 1)...);
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if constexpr (2 * kGroup == kDomain) {  // GCC would take a shuffle, for which there are fewer units
+    constexpr int from_b = (0 + ... + (source(kLane, 0) >= kLanes<T> ? 1 << kLane : 0));
+    if constexpr (sizeof(T) == 4)
+      return (Vector<T>)_mm256_blend_ps(a, b, from_b) + second;
+    else
+      return (Vector<T>)_mm256_blend_pd(a, b, from_b) + second;
+  }
+#endif
+  return __builtin_shufflevector(a, b, source(kLane, 0)...) + second;
 }
 
 // One step of a transposition: of every pair of lanes at a distance of kDistance, exchanges the second one of `a` with

@@ -247,14 +247,14 @@ def forward(
     x, w, o, b = check_arrays(x, split_weight, leaf_weight, split_bias)
     code, width = check_activation(activation), check_gamma(gamma, w.dtype)
     threads = check_n_threads(n_threads)
-    if check_finite:
-        _require_finite(x)
     n_trees, _, n_outputs = o.shape
     output = np.empty((len(x), n_outputs) if sum_trees else (len(x), n_trees, n_outputs), w.dtype)
     contents: TapeContents | None = None
     if with_tape:
         contents = _core.TapeFloat32() if w.dtype == np.float32 else _core.TapeFloat64()
-    _core.forward(x, w, o, b, code, width, bool(sum_trees), output, contents, threads)
+    position = _core.forward(x, w, o, b, code, width, bool(sum_trees), output, contents, threads, bool(check_finite))
+    if position >= 0:
+        raise not_finite(x, position)
     if contents is None:
         return output
     return output, Tape(contents, _made_with(x, w, o, b, activation, width, sum_trees))
