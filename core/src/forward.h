@@ -235,7 +235,7 @@ class Forward {
         }
       }
       for (std::int64_t column = 0; column < padded_; column += kTileRows) {
-        gemm_column<T, kTileVectors, false>(
+        gemm_column<T, kTileVectors, false, true>(
             n_rows, 0, p, [&](std::int64_t i) { return weights[i]; }, 1,
             Strided<T>{unit_.x_tiles + column * p, kTileRows}, bias, Tail<T>(1),
             write_to<T>([&](std::int64_t i) { return t + i * kTileRows; }));
@@ -259,49 +259,55 @@ class Forward {
   // 0 in `below`.
   template <int kOutputs, typename Act>
   SOFTWOOD_APART std::int64_t route_subtrees(const Act& activation, const Tile& given) const {
-    constexpr int W = kLanes<T>;
+    constexpr int W = kLanes<T>, V = kTileVectors;
     const Tile tile = given;  // a copy, which no store can change
     const std::int64_t n_inner = (std::int64_t{1} << (tile.n_levels - 1)) - 1, n_last = n_inner + 1, padded = padded_;
     Integers<T> n_below{};
-    for (int offset = 0; offset < kTileRows; offset += W) {
-      T* const reach = tile.reach + offset;
-      T* const leaf_sums = leaf_sums_ + tile.first_sample + offset;
-      Vector<T> sums[kOutputs > 0 ? kOutputs : 1];
-      for (int c = 0; c < kOutputs; ++c) sums[c] = load(leaf_sums + c * padded);
-      for (std::int64_t i = 0; i < tile.n_subtrees; ++i) {
-        const T* const t = tile.t + i * (n_inner + n_last) * kTileRows + offset;
-        Vector<T> total{};  // NaN if some split value is
-        store(reach, load(tile.probability + i * padded + offset));
-        for (std::int64_t node = 0; node < n_inner; ++node) {
-          const Vector<T> value = load(t + node * kTileRows);
-          const Routed<T> routed = route<T>(activation, value, load(reach + node * kTileRows));
+    T* const reach = tile.reach;
+    T* const leaf_sums = leaf_sums_ + tile.first_sample;
+    Vector<T> sums[V][kOutputs > 0 ? kOutputs : 1];
+    for (int v = 0; v < V; ++v) {
+      for (int c = 0; c < kOutputs; ++c) sums[v][c] = load(leaf_sums + c * padded + v * W);
+    }
+    for (std::int64_t i = 0; i < tile.n_subtrees; ++i) {
+      const T* const t = tile.t + i * (n_inner + n_last) * kTileRows;
+      Vector<T> total{};  // NaN if some split value is
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) store(reach + v * W, load(tile.probability + i * padded + v * W));
+      for (std::int64_t node = 0; node < n_inner; ++node) {
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) {
+          const Vector<T> value = load(t + node * kTileRows + v * W);
+          const Routed<T> routed = route<T>(activation, value, load(reach + node * kTileRows + v * W));
           total += value;
-          store(reach + (2 * node + 1) * kTileRows, routed.left);
-          store(reach + (2 * node + 2) * kTileRows, routed.right);
+          store(reach + (2 * node + 1) * kTileRows + v * W, routed.left);
+          store(reach + (2 * node + 2) * kTileRows + v * W, routed.right);
         }
-        for (std::int64_t place = 0; place < n_last; ++place) {
-          const std::int64_t node = n_inner + place, child = 2 * (i * n_last + place);
-          const Vector<T> value = load(t + node * kTileRows);
-          const Routed<T> routed = route<T>(activation, value, load(reach + node * kTileRows));
+      }
+      for (std::int64_t place = 0; place < n_last; ++place) {
+        const std::int64_t node = n_inner + place, child = 2 * (i * n_last + place);
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) {
+          const Vector<T> value = load(t + node * kTileRows + v * W);
+          const Routed<T> routed = route<T>(activation, value, load(reach + node * kTileRows + v * W));
           total += value;
           if constexpr (kOutputs > 0) {
-            add_two_leaves<kOutputs>(routed, tile.leaves + child * kOutputs, sums);
+            add_two_leaves<kOutputs>(routed, tile.leaves + child * kOutputs, sums[v]);
           } else {
-            store(tile.below + child * padded + offset, routed.left);
-            store(tile.below + (child + 1) * padded + offset, routed.right);
+            store(tile.below + child * padded + v * W, routed.left);
+            store(tile.below + (child + 1) * padded + v * W, routed.right);
             n_below -= (routed.left != Vector<T>{}) + (routed.right != Vector<T>{});
           }
         }
-        if (bits<T>(total != total) != 0) {
-          for (std::int64_t node = 0; node < n_inner + n_last; ++node) {
-            for (int s = 0; s < W; ++s) {
-              const std::int64_t at = node * kTileRows + s;
-              if (t[at] != t[at] && reach[at] != 0) poison(tile.first_sample + offset + s);
-            }
-          }
+      }
+      if (bits<T>(total != total) != 0) {
+        for (std::int64_t at = 0; at < (n_inner + n_last) * kTileRows; ++at) {
+          if (t[at] != t[at] && reach[at] != 0) poison(tile.first_sample + at % kTileRows);
         }
       }
-      for (int c = 0; c < kOutputs; ++c) store(leaf_sums + c * padded, sums[c]);
+    }
+    for (int v = 0; v < V; ++v) {
+      for (int c = 0; c < kOutputs; ++c) store(leaf_sums + c * padded + v * W, sums[v][c]);
     }
     return sum_integers<T>(n_below);
   }

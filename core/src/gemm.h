@@ -23,8 +23,9 @@ struct Strided {
 inline constexpr int kTileHeight = kVectorBytes == 64 ? 8 : 6;
 inline constexpr int kTileVectors = 2;
 
-// A tile of R rows and C vectors. `start`, if not null, holds the first terms by row.
-template <typename T, int R, int C, bool kHasTail, typename ARow, typename BRow, typename Finish>
+// A tile of R rows and C vectors. `start`, if not null, holds the first terms by row. With kInPairs the loop takes two
+// terms at a time, which is faster where their addresses cost no further registers.
+template <typename T, int R, int C, bool kHasTail, bool kInPairs, typename ARow, typename BRow, typename Finish>
 SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64_t n_terms, const ARow& a_row,
                                std::int64_t a_step, const BRow& b_row, const T* start, const Tail<T>& tail,
                                const Finish& finish) {
@@ -37,7 +38,7 @@ SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) sums[r][c] = start != nullptr ? broadcast<T>(start[row + r]) : Vector<T>{};
   }
-  for (std::int64_t i = 0; i < n_terms; ++i) {
+  const auto add_term = [&](std::int64_t i) __attribute__((always_inline)) {
     const T* b = b_row(i) + column;
     Vector<T> columns[C];
 #pragma GCC unroll 4
@@ -48,7 +49,13 @@ SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) sums[r][c] += factor * columns[c];
     }
+  };
+  std::int64_t i = 0;
+  for (; kInPairs && i + 2 <= n_terms; i += 2) {
+    add_term(i);
+    add_term(i + 1);
   }
+  for (; i < n_terms; ++i) add_term(i);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
@@ -65,24 +72,26 @@ SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64
 }
 
 // A tile whose height is known at run time only.
-template <typename T, int C, bool kHasTail, int R = C == 3 ? kTileHeight / 2 : kTileHeight, typename... Arguments>
+template <typename T, int C, bool kHasTail, bool kInPairs, int R = C == 3 ? kTileHeight / 2 : kTileHeight,
+          typename... Arguments>
 SOFTWOOD_INLINE void gemm_tile_of_height(std::int64_t height, Arguments&&... arguments) {
   if (height == R) {
-    gemm_tile<T, R, C, kHasTail>(arguments...);
+    gemm_tile<T, R, C, kHasTail, kInPairs>(arguments...);
   } else if constexpr (R > 1) {
-    gemm_tile_of_height<T, C, kHasTail, R - 1>(height, arguments...);
+    gemm_tile_of_height<T, C, kHasTail, kInPairs, R - 1>(height, arguments...);
   }
 }
 
 // All rows of one column of tiles, in tiles of about equal height: low ones would not hide the latency.
-template <typename T, int C, bool kHasTail, typename ARow, typename BRow, typename Finish>
+template <typename T, int C, bool kHasTail, bool kInPairs = false, typename ARow, typename BRow, typename Finish>
 inline void gemm_column(std::int64_t n_rows, std::int64_t column, std::int64_t n_terms, const ARow& a_row,
                         std::int64_t a_step, const BRow& b_row, const T* start, const Tail<T>& tail,
                         const Finish& finish) {
   for (std::int64_t row = 0, height; row < n_rows; row += height) {
     const std::int64_t n_tiles = (n_rows - row + kTileHeight - 1) / kTileHeight;
     height = (n_rows - row + n_tiles - 1) / n_tiles;
-    gemm_tile_of_height<T, C, kHasTail>(height, row, column, n_terms, a_row, a_step, b_row, start, tail, finish);
+    gemm_tile_of_height<T, C, kHasTail, kInPairs>(height, row, column, n_terms, a_row, a_step, b_row, start, tail,
+                                                  finish);
   }
 }
 
