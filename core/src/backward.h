@@ -396,11 +396,17 @@ class Backward {
     T* const grad_w = gradients_.split_weight;
     T* const grad_x = grad_x_;
     std::uint8_t* const marked = gradients_.split_marked;
+    const bool prefetch = !kGrouped && wants_prefetch(ensemble_, level);
     for (std::int64_t j = 0; j < count;) {
       const Integer<T> code = code_of(pairs[j]);
       const std::int64_t node = row_of(code), offset = node * p;
       const T* weights = split_weight + offset;
       if (marked != nullptr) marked[node] = 1;
+      if (prefetch && j + kPrefetchEntries < count) {
+        const std::int64_t ahead = std::int64_t(row_of(code_of(pairs[j + kPrefetchEntries]))) * p;
+        if (grad_w != nullptr) prefetch_row(grad_w + ahead, p);
+        if (grad_x != nullptr) prefetch_row(split_weight + ahead, p);
+      }
       if constexpr (kVectors == 0) {
         const std::int64_t begin = j++;
         while (kGrouped && j < count && code_of(pairs[j]) == code) ++j;

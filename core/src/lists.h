@@ -137,10 +137,15 @@ struct LevelRows {
   }
 };
 
-// How many entries ahead the weights are asked for, and from what size of a level on: smaller ones stay in the L2
-// cache.
+// How many entries ahead the weights and their gradients are asked for, and from what size of a level on: smaller ones
+// stay in the L2 cache.
 inline constexpr std::int64_t kPrefetchEntries = 24;
 inline constexpr std::int64_t kPrefetchBytes = 512 * 1024;
+
+template <typename T>
+SOFTWOOD_INLINE bool wants_prefetch(const Ensemble<T>& ensemble, int level) {
+  return (ensemble.n_trees << level) * ensemble.n_features * std::int64_t(sizeof(T)) > kPrefetchBytes;
+}
 
 // Entries of a node, on average, from which on a list is grouped.
 inline constexpr std::int64_t kLongRun = 16;
@@ -282,7 +287,7 @@ SOFTWOOD_APART Bounds single_split_values(const Ensemble<T>& ensemble, const Row
   T* const values = list.t;
   const Tail<T> tail = tail_of<T>(p);
   const std::int64_t last = (kVectors > 0 ? kVectors - 1 : vectors_in<T>(p) - 1) * W;
-  const bool prefetch = (ensemble.n_trees << level) * p * std::int64_t(sizeof(T)) > kPrefetchBytes;
+  const bool prefetch = wants_prefetch(ensemble, level);
   // Where the weights lie first, by vectors and through memory: the loop below is bound by its integer instructions.
   // Places of many features may not fit an integer, but their rows do.
   static_assert(kSmall * W * kMostLeaves < std::int64_t{1} << 31);
