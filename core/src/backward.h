@@ -352,20 +352,20 @@ class Backward {
         for (std::int64_t c = 0; c < k; ++c) grad_leaves[leaf * k + c] += sums[c];
         marked[leaf] = 1;
       }
-    } else if (grad_rows != nullptr && count >= kLeafEntries * n_leaves) {
-      for (std::int64_t j = 0; j < count; ++j) marked[code(j)] = 1;
-      add_rows_apart(count, code, probability, grad, n_leaves, k, grad_leaves, scratch_);
-    } else {
-      for (std::int64_t j = 0; j < count; ++j) marked[code(j)] = 1;
-      with_small(k, [&](auto few) {
-        const std::int64_t n_outputs = few() != 0 ? few() : k;
-        for (std::int64_t j = 0; j < count; ++j) {
-          const T* from = grad_output + sample_of(pairs[j]) * stride;
-          T* to = grad_leaves + code(j) * n_outputs;
-          for (std::int64_t c = 0; c < n_outputs; ++c) to[c] += probability[j] * from[c];
-        }
-      });
+      return;
     }
+    for (std::int64_t j = 0; j < count; ++j) marked[code(j)] = 1;
+    if (grad_rows != nullptr && count >= kLeafEntries * n_leaves) {
+      return add_rows_apart(count, code, probability, grad, n_leaves, k, grad_leaves, scratch_);
+    }
+    with_small(k, [&](auto few) {
+      const std::int64_t n_outputs = few() != 0 ? few() : k;
+      for (std::int64_t j = 0; j < count; ++j) {
+        const T* from = grad_output + sample_of(pairs[j]) * stride;
+        T* to = grad_leaves + code(j) * n_outputs;
+        for (std::int64_t c = 0; c < n_outputs; ++c) to[c] += probability[j] * from[c];
+      }
+    });
   }
 
   // Gradients from a list whose `probability` holds dL/dt.
