@@ -26,12 +26,12 @@ import numpy as np
 import machine
 from predict import C_DRIVER
 from softwood import ops
-from softwood.encoding import LINEAR, Encoding
 from softwood.export import export
-from softwood.losses import Loss
-from softwood.model import Head, Model, ModelMember
-from softwood.preprocess import Column, Preprocessor
-from softwood.training.members import Trees
+from softwood.model.model import Model
+from softwood.model.parts import Head, ModelMember, Trees
+from softwood.tabular.columns import Column, Preprocessor
+from softwood.tabular.features import LINEAR, Encoding
+from softwood.training.losses import Loss
 
 N_ROWS = 20_000
 SPREAD = {"trained": 4.0, "soft": 0.15}

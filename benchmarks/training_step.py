@@ -24,9 +24,9 @@ import numpy as np
 import torch
 
 import softwood
-from softwood.losses import Loss
 from softwood.training import Member, Samples, TrainingConfig
-from softwood.training.member_state import MemberState
+from softwood.training.losses import Loss
+from softwood.training.state import MemberState
 
 N_FEATURES, N_CLASSES, N_BATCHES = 32, 3, 64
 STILL = 1e-9  # learning rate

@@ -1,5 +1,5 @@
-// The compiled module softwood._core. It is private: softwood.ops, softwood.encoding, softwood.training.member_state,
-// softwood.predictor and softwood.torch.kernels are its only importers.
+// The compiled module softwood._core. It is private: softwood.ops, softwood.tabular.features, softwood.training.state,
+// softwood.model.predictor and softwood.torch.native are its only importers.
 #include <nanobind/nanobind.h>
 
 namespace softwood::bindings {

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 import softwood
-from softwood.losses import Loss
+from softwood.training.losses import Loss
 
 SMALL = {"n_members": 2, "n_trees": 6, "depth": 4, "max_epochs": 8, "random_state": 0, "n_jobs": 1}
 NAMES = (

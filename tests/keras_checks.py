@@ -131,7 +131,7 @@ def uses_native_kernels(layer, x, monkeypatch) -> bool:
         calls.append(args)
         return real(*args, **kwargs)
 
-    kernels = importlib.import_module("softwood.torch.kernels") if BACKEND == "torch" else ops
+    kernels = importlib.import_module("softwood.torch.native") if BACKEND == "torch" else ops
     real = kernels.forward
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "forward", forward)

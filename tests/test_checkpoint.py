@@ -9,8 +9,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from softwood.losses import Loss
 from softwood.training import Member, Samples, TrainingConfig, fit_members
+from softwood.training.losses import Loss
 
 CONFIG = TrainingConfig(
     Loss("cross_entropy", n_classes=2),

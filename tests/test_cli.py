@@ -18,7 +18,7 @@ import softwood
 from cli_calls import QUICK, ask, complaint, interrupt_after, mixed_table, train_in
 from softwood.__main__ import run
 from softwood.cli.example_tables import load_example
-from softwood.modelfile import read_model_file
+from softwood.model.container import read_container
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_train_writes_a_model_and_the_story_of_the_run(folder):
 def test_all_formats_give_the_same_model(folder, name, capsys, tmp_path):
     out = tmp_path / "again.safetensors"
     assert ask(capsys, "train", folder / name, "-t", "will they leave?", "-o", out, *QUICK)[0] == 0
-    theirs, ours = (read_model_file(path)[1] for path in (out, folder / "model.safetensors"))
+    theirs, ours = (read_container(path)[1] for path in (out, folder / "model.safetensors"))
     assert theirs.keys() == ours.keys()
     assert all(np.array_equal(theirs[key], ours[key]) for key in ours)
 

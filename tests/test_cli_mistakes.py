@@ -260,7 +260,7 @@ def test_no_space_is_said_in_plain_words(folder, capsys, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("softwood.report.write_whole", fail)
+    monkeypatch.setattr("softwood.explain.report.write_whole", fail)
     said = complaint(capsys, "report", folder / "model.safetensors", folder / "data.csv")
     assert said == "No space is left on the disk that is written to. Free some, or choose another place with --out."
 

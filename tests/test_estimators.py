@@ -26,9 +26,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import softwood
 from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
-from softwood.losses import Loss
-from softwood.recipe import deal_folds, member_encodings
+from softwood.tabular.fit import deal_folds, member_encodings
 from softwood.training import fit_members
+from softwood.training.losses import Loss
 
 QUICK = {"n_members": 2, "n_trees": 8, "depth": 3, "max_epochs": 4, "learning_rate": 0.03, "random_state": 0}
 X_CANCER, Y_CANCER = load_breast_cancer(return_X_y=True)
@@ -270,7 +270,7 @@ def test_each_member_holds_out_another_part(monkeypatch):
         seen.extend(members)
         return fit_members(config, members, **options)
 
-    monkeypatch.setattr("softwood.recipe.fit_members", fit_and_note)
+    monkeypatch.setattr("softwood.tabular.fit.fit_members", fit_and_note)
     TreeEnsembleClassifier(**{**QUICK, "n_members": 6}).fit(X_CANCER, Y_CANCER)
     held_out = np.concatenate([member.validation.rows for member in seen])
     assert sorted(held_out) == list(range(len(Y_CANCER)))

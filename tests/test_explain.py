@@ -11,7 +11,7 @@ import pytest
 import softwood
 from softwood import explain, ops
 from softwood.explain.split_rules import SplitRule, feature_name, split_rule
-from softwood.importance import shared_stakes
+from softwood.model.importance import shared_stakes
 
 SMALL = {"n_members": 2, "n_trees": 3, "depth": 3, "max_epochs": 15, "random_state": 0, "gamma": 0.5}
 SMALL |= {"learning_rate": 0.03, "max_features": 1.0}
@@ -127,7 +127,7 @@ def test_rules_have_the_units_of_the_table(fitted, table):
         for row in (0, 1, 2):
             one = table.iloc[[row]]
             x = model.inputs(one)[encoding][0].astype(np.float64)
-            base = model.preprocessor.read(softwood.table.read_table(one, kinds=model.preprocessor.kinds))[0]
+            base = model.preprocessor.read(softwood.tabular.table.read_table(one, kinds=model.preprocessor.kinds))[0]
             bias = 0.0 if b is None else b[0, 0]
             rule = split_rule(model.preprocessor, encoding, w[0, 0], bias, 0.5, base, 0.5)
             assert rule.score - rule.threshold == pytest.approx(w[0, 0] @ x + bias, abs=2e-3)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from softwood.folding import TreeGroup, absorbs_scale, fold_member, folded_encoding
-from softwood.model import ModelMember
+from softwood.model.parts import ModelMember
+from softwood.model.program import TreeGroup, absorbs_scale, fold_member, folded_encoding
 from test_predictor import random_model, reference_scores
 
 

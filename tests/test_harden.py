@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer
 
 import softwood
 from fitted_models import fitted, numbers, rows
-from softwood.harden import HARD_GAMMA, HardeningCost
+from softwood.model.harden import HARD_GAMMA, HardeningCost
 
 
 def leaves_reached(estimator, X):

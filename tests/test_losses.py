@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softwood.losses import Loss
+from softwood.training.losses import Loss
 
 
 def test_outputs_of_each_loss():

@@ -17,9 +17,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import softwood
-from softwood.losses import Loss
-from softwood.model import Head, Model
-from softwood.modelfile import ModelFileError, write_whole
+from softwood.model.container import ModelFileError, write_whole
+from softwood.model.model import Model
+from softwood.model.parts import Head
+from softwood.training.losses import Loss
 
 SMALL = {"n_members": 2, "n_trees": 4, "depth": 3, "max_epochs": 3, "random_state": 0}
 
@@ -219,9 +220,9 @@ def test_header_that_announces_too_much_takes_no_memory(header, length, tmp_path
     text = json.dumps(header).encode()
     path.write_bytes((length or len(text)).to_bytes(8, "little") + text + bytes(100))
     program = (
-        "import resource, softwood.modelfile as f\n"
+        "import resource, softwood.model.file as f\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))\n"
-        f"try: f.read_model_file({str(path)!r})\n"
+        f"try: f.read_container({str(path)!r})\n"
         "except f.ModelFileError as e: print('truncated' in str(e))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -342,7 +343,7 @@ def test_raw_scores_are_the_mean_of_members(classifier):
 def test_prediction_does_not_depend_on_blocks(classifier, monkeypatch):
     X = mixed_table(100, seed=1)
     whole = classifier.model_.raw_scores(X)
-    monkeypatch.setattr("softwood.predictor._BLOCK_ROWS", 7)
+    monkeypatch.setattr("softwood.model.predictor._BLOCK_ROWS", 7)
     np.testing.assert_array_equal(classifier.model_.raw_scores(X), whole)
 
 
@@ -362,7 +363,7 @@ def test_importances_find_the_column_that_matters():
 
 def test_importance_stakes_by_hand():
     """One split, x = -1, 0 or 1 with gamma 1: S = 0, 1/2, 1, leaves 3 apart: mean |S - 1/2| * 3 = 1."""
-    from softwood.importance import split_stakes
+    from softwood.model.importance import split_stakes
 
     x = np.array([[-1.0], [0.0], [1.0]])
     stakes = split_stakes(x, np.ones((1, 1, 1)), None, np.array([[[0.0], [3.0]]]), "smooth_step", 1.0)

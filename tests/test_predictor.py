@@ -15,11 +15,11 @@ import pytest
 import softwood
 import softwood.reference
 from fitted_models import NAMES, fitted, mixed, numbers, rows
-from softwood.encoding import LINEAR, Encoding
-from softwood.losses import Loss
-from softwood.model import Head, Model, ModelMember
-from softwood.preprocess import Column, Preprocessor
-from softwood.training.members import Trees
+from softwood.model.model import Model
+from softwood.model.parts import Head, ModelMember, Trees
+from softwood.tabular.columns import Column, Preprocessor
+from softwood.tabular.features import LINEAR, Encoding
+from softwood.training.losses import Loss
 
 
 def random_model(p=5, k=1, m=4, d=3, *, spread=1.0, activation="smooth_step", seed=0):

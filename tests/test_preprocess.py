@@ -11,11 +11,11 @@ import pytest
 import scipy.sparse
 
 from softwood import encoding
-from softwood.encoding import FEATURE_KINDS, fit_encodings
-from softwood.losses import Loss
-from softwood.preprocess import Preprocessor, learn_columns, merge_rows
-from softwood.table import read_table
+from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
+from softwood.tabular.features import FEATURE_KINDS, fit_encodings
+from softwood.tabular.table import read_table
 from softwood.training import Member, Samples, TrainingConfig, fit_members
+from softwood.training.losses import Loss
 
 
 def fitted(X, y=None):
@@ -230,7 +230,7 @@ def test_plain_data_round_trip():
 
 
 def numpy_encoding(found, base):
-    """The definition of `softwood.encoding`, feature by feature."""
+    """The definition of `softwood.tabular.features`, feature by feature."""
     columns = []
     for f in range(found.n_features):
         x = base[:, found.source[f]]

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import softwood
-from softwood.report import report_data, write_report
-from softwood.supervised import learning_task
+from softwood.cli.task import learning_task
+from softwood.explain.report import report_data, write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")

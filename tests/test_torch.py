@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from softwood import _core, reference  # noqa: E402
-from softwood.torch import TreeEnsemble, kernels, tree_ensemble  # noqa: E402
+from softwood.torch import TreeEnsemble, native, tree_ensemble  # noqa: E402
 from softwood.torch import dense as dense_form  # noqa: E402
 from torch_arguments import call, gradients_of, make_arguments  # noqa: E402
 
@@ -94,16 +94,16 @@ def test_gradient_penalty_through_the_layer():
         output = call(*arguments, implementation=implementation)
         (grad_x,) = torch.autograd.grad(output.sum(), arguments[0], create_graph=True)
         penalties[implementation] = torch.autograd.grad(grad_x.square().sum(), arguments[1:3])
-    for native, dense in zip(*penalties.values(), strict=True):
-        assert native.abs().max() > 0
-        torch.testing.assert_close(native, dense)
+    for ours, dense in zip(*penalties.values(), strict=True):
+        assert ours.abs().max() > 0
+        torch.testing.assert_close(ours, dense)
 
 
 def test_float32_native_and_dense_agree():
     arguments = make_arguments(n=300, p=30, m=5, depth=6, scale=0.2, dtype=torch.float32)
     torch.testing.assert_close(call(*arguments), call(*arguments, implementation="dense"), rtol=1e-4, atol=1e-5)
-    for native, dense in zip(gradients_of(arguments), gradients_of(arguments, implementation="dense"), strict=True):
-        torch.testing.assert_close(native, dense, rtol=1e-3, atol=2e-3)
+    for ours, dense in zip(gradients_of(arguments), gradients_of(arguments, implementation="dense"), strict=True):
+        torch.testing.assert_close(ours, dense, rtol=1e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("implementation", ["native", "dense"])
@@ -165,12 +165,12 @@ def test_tensors_that_are_not_what_their_memory_holds():
 @pytest.fixture
 def no_table(monkeypatch):
     """A PyTorch that does not publish how its tensors are read from C."""
-    wrapped = {name: kernels._through_arrays(getattr(kernels, name)) for name in ("_accepts", "_forward", "_backward")}
+    wrapped = {name: native._through_arrays(getattr(native, name)) for name in ("_accepts", "_forward", "_backward")}
     for name, function in wrapped.items():
-        monkeypatch.setattr(kernels, name, function)
+        monkeypatch.setattr(native, name, function)
     _core.use_exchange(None)
     yield
-    _core.use_exchange(kernels._table)
+    _core.use_exchange(native._table)
 
 
 @pytest.mark.parametrize("sparse_grad", [False, True])

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from softwood.torch import TreeEnsemble, eager, kernels, tree_ensemble  # noqa: E402
+from softwood.torch import TreeEnsemble, eager, native, tree_ensemble  # noqa: E402
 
 
 def make_arguments(n=4, depth=7, dtype=torch.float32):
@@ -58,8 +58,8 @@ def test_sparse_gradients_of_successive_steps_do_not_share_memory():
 
 def test_memory_is_used_again_and_freed_with_the_parameter(monkeypatch):
     used = []
-    backward = kernels.backward
-    monkeypatch.setattr(kernels, "backward", lambda *passed: used.append(passed[-1]) or backward(*passed))
+    backward = native.backward
+    monkeypatch.setattr(native, "backward", lambda *passed: used.append(passed[-1]) or backward(*passed))
     layer = TreeEnsemble(4, 3, 2, 6, sparse_grad=True)
     for _ in range(2):
         layer(torch.randn(5, 4)).sum().backward()

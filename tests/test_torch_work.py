@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from softwood.torch import TreeEnsemble, kernels  # noqa: E402
+from softwood.torch import TreeEnsemble, native  # noqa: E402
 from torch_arguments import call, gradients_of, make_arguments  # noqa: E402
 
 
@@ -14,7 +14,7 @@ from torch_arguments import call, gradients_of, make_arguments  # noqa: E402
 def passes(monkeypatch):
     """What the passes of a test used: the tapes of forward passes, and tapes and needs of backward passes."""
     found = {"forward": [], "backward": [], "needs": []}
-    forward, backward = kernels.forward, kernels.backward
+    forward, backward = native.forward, native.backward
 
     def watched_forward(*arguments):
         output, tape = forward(*arguments)
@@ -28,8 +28,8 @@ def passes(monkeypatch):
         found["needs"].append({name for name, is_needed in zip(names, needed, strict=True) if is_needed})
         return backward(*arguments)
 
-    monkeypatch.setattr(kernels, "forward", watched_forward)
-    monkeypatch.setattr(kernels, "backward", watched_backward)
+    monkeypatch.setattr(native, "forward", watched_forward)
+    monkeypatch.setattr(native, "backward", watched_backward)
     return found
 
 

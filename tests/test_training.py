@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from softwood import ops
-from softwood.losses import Loss
+from softwood.model.parts import Trees
 from softwood.training import Member, Samples, fit_members
-from softwood.training.members import Trees
+from softwood.training.losses import Loss
 from training_cases import CLASSES, labels, parameters, small, start_of, table
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from softwood import _core
-from softwood.losses import Loss
 from softwood.training import Member, Samples, TrainedMember, TrainingConfig, Trees, fit_members
+from softwood.training.losses import Loss
 from training_cases import CLASSES, labels, parameters, small, start_of, table
 
 torch = pytest.importorskip("torch")

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from cli_calls import ask, complaint, interrupt_after
-from softwood.supervised import learning_task
-from softwood.tune import Search, run_search
+from softwood.cli.task import learning_task
+from softwood.cli.tune import Search, run_search
 
 IRIS = ["tune", "iris", "--folds", "2", "-o", "best.json"]
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from softwood.losses import Loss
+from softwood.model.parts import Trees
 from softwood.training import Member, TrainingConfig, fit_members
-from softwood.training.members import Trees
+from softwood.training.losses import Loss
 
 CLASSES = Loss("cross_entropy", n_classes=3)
 

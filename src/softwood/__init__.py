@@ -16,7 +16,9 @@ __all__ = ["get_num_threads", "ops", "reference", "set_num_threads"]
 __version__ = version("softwood")
 
 # Imported when first asked for, so that `import softwood` stays light.
-_LAZY_MODULES = frozenset({"export", "explain", "jax", "keras", "plot", "reference", "torch"})
+_LAZY_MODULES = frozenset(
+    {"explain", "export", "jax", "keras", "losses", "plot", "reference", "report", "torch", "training", "tune"}
+)
 _LAZY_NAMES: dict[str, str] = {  # name -> the module that defines it
     "TreeEnsembleClassifier": "softwood.estimators",
     "TreeEnsembleRegressor": "softwood.estimators",

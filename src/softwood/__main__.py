@@ -19,7 +19,7 @@ _INTERRUPTED = 130  # what typer makes of KeyboardInterrupt
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
-        from softwood.cli import app
+        from softwood.cli.commands import app
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("typer", "rich", "pyarrow"):

@@ -2,7 +2,7 @@
 
 A table and labels or numbers go in, a fitted `softwood.model.Model` comes out as `model_`. Here is only what
 scikit-learn's conventions ask for: parameters, checks of X and y, labels, tags. How a model is trained stands in
-`softwood.recipe`, what it predicts in `softwood.model`.
+`softwood.tabular.fit`, what it predicts in `softwood.model.model`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from softwood.harden import HardeningCost, harden_model, hardening_cost
-from softwood.model import Model
-from softwood.parameters import check_parameters, n_threads_for, plain_parameters
-from softwood.predictor import Predictor
-from softwood.problem import Problem, classification_problem, regression_problem
-from softwood.recipe import Fitted, RunOptions, restart, train, train_on_piece
-from softwood.table import Table, read_table, resolve_columns
+from softwood.model.harden import HardeningCost, harden_model, hardening_cost
+from softwood.model.model import Model
+from softwood.model.predictor import Predictor
+from softwood.tabular.fit import Fitted, RunOptions, restart, train, train_on_piece
+from softwood.tabular.parameters import check_parameters, n_threads_for, plain_parameters
+from softwood.tabular.table import Table, read_table, resolve_columns
+from softwood.tabular.target import Problem, classification_problem, regression_problem
 
 if TYPE_CHECKING:
     from typing import Self
@@ -264,7 +264,7 @@ class _TreeEnsemble(BaseEstimator):
         return self.model_.predict(self._read(X, reset=False), n_threads=n_threads_for(self.n_jobs))
 
     def predictor(self) -> Predictor:
-        """The fitted model compiled for prediction, for servers; see `softwood.predictor.Predictor`."""
+        """The fitted model compiled for prediction, for servers; see `softwood.model.predictor.Predictor`."""
         check_is_fitted(self, "model_")
         return self.model_.predictor()
 
@@ -281,8 +281,8 @@ class _TreeEnsemble(BaseEstimator):
         Returns
         -------
         estimator
-            A fitted copy of the same class. Its attribute `hardening_` is the `softwood.harden.HardeningCost` on X and
-            y, or None without them.
+            A fitted copy of the same class. Its attribute `hardening_` is the `softwood.model.harden.HardeningCost` on
+            X and y, or None without them.
 
         Examples
         --------
@@ -311,7 +311,7 @@ class _TreeEnsemble(BaseEstimator):
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """Importance of each column [p], summing to 1; `softwood.importance` has the definition."""
+        """Importance of each column [p], summing to 1; `softwood.model.importance` has the definition."""
         check_is_fitted(self, "model_")
         return self.model_.importances
 
@@ -500,7 +500,7 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     """Read a file that `save` wrote, as a fitted estimator.
 
     No code in the file is run. A file that is damaged, truncated, hostile or of a newer version raises a
-    `softwood.modelfile.ModelFileError`, which says what is wrong.
+    `softwood.model.file.ModelFileError`, which says what is wrong.
     """
     model = Model.load(path)
     kind = TreeEnsembleRegressor if model.head.task == "regression" else TreeEnsembleClassifier

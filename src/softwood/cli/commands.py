@@ -1,8 +1,8 @@
 """The command `softwood`: what each subcommand is called, which options it has, and what it prints.
 
-The work is done elsewhere: files by `softwood.cli.tablefile`, targets by `softwood.supervised`, figures by
-`softwood.metrics`, search by `softwood.tune`, explanations by `softwood.explain`, pictures by `softwood.plot` and
-`softwood.report`. Errors are turned into one line by `softwood.__main__`.
+The work is done elsewhere: files by `softwood.cli.tablefile`, targets by `softwood.cli.task`, figures by
+`softwood.cli.metrics`, search by `softwood.cli.tune`, explanations, pictures and the report by
+`softwood.explain`. Errors are turned into one line by `softwood.__main__`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from softwood.cli.console import (
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.explaining import explain, plot, report
+from softwood.cli.metrics import figures_of_merit
 from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
-from softwood.metrics import figures_of_merit
-from softwood.modelfile import write_whole
-from softwood.supervised import LearningTask, class_labels, learning_task, model_columns, require_column
+from softwood.cli.task import LearningTask, class_labels, learning_task, model_columns, require_column
+from softwood.model.container import write_whole
 
 app = typer.Typer(
     help="Soft decision trees for tables: train, judge, apply and explain a model without writing code.",
@@ -252,7 +252,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search for good parameters by cross-validation, in a study that can be stopped, resumed and shared."""
-    from softwood.tune import Search, best_so_far, run_search, without_password
+    from softwood.cli.tune import Search, best_so_far, run_search, without_password
 
     require_place(out, (".json",))
     frame, target, task = open_table(source, target, task)
@@ -379,8 +379,8 @@ def _is_training_table(model: Path, source: str) -> bool:
 
 def _write_report_files(out: Path, estimator: Any, test: LearningTask) -> dict[str, Path]:
     """Test rows, pictures and the report, beside the model."""
-    from softwood.plot import save_all
-    from softwood.report import write_report
+    from softwood.explain.plot import save_all
+    from softwood.explain.report import write_report
 
     rows = out.with_name(f"{out.stem}-test.csv")
     with BatchWriter(rows) as writer:

@@ -17,9 +17,9 @@ from rich.table import Table as ScreenTable
 
 import softwood
 from softwood.cli.example_tables import EXAMPLES, load_example
+from softwood.cli.metrics import FIGURES
 from softwood.cli.tablefile import TableFileError, read_file
-from softwood.metrics import FIGURES
-from softwood.supervised import LearningTask, known_task
+from softwood.cli.task import LearningTask, known_task
 
 Source = Annotated[str, typer.Argument(metavar="TABLE", help="File (.csv, .tsv, .parquet) or built-in table.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file written by train.")]

@@ -24,8 +24,8 @@ from softwood.cli.console import (
     read_source,
     require_place,
 )
+from softwood.cli.task import class_labels, model_columns
 from softwood.explain import DecisionPath, column_contributions, decision_path, importances, rules, usage
-from softwood.supervised import class_labels, model_columns
 
 PICTURES = (".png", ".pdf", ".svg")
 # More rows than these change no picture and no mean that is shown.
@@ -87,7 +87,7 @@ def plot(
     output: Annotated[int, typer.Option(help="Raw score that leaves show, from 0.")] = 0,
 ) -> None:
     """Draw a model: history, importances, tree and path (these two need a TABLE), or the activations (needs none)."""
-    from softwood import plot as pictures
+    from softwood.explain import plot as pictures
     from softwood.explain.tree_view import strongest_trees
 
     out = out or Path(f"{picture.value}.png")
@@ -123,7 +123,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
 ) -> None:
     """Write one HTML page on a model and rows with a known target: figures, curves, importances, trees to explore."""
-    from softwood.report import write_report
+    from softwood.explain.report import write_report
 
     require_place(out, (".html", ".htm"))
     estimator, test = open_known(model, source, target)

@@ -1,6 +1,6 @@
 """CSV, TSV and Parquet files to and from Arrow tables, whole or in batches.
 
-A path goes in, `pyarrow.Table`s come out, and the other way round; `softwood.table` gives the columns their kinds.
+A path goes in, `pyarrow.Table`s come out, and the other way round; `softwood.tabular.table` gives columns their kinds.
 Files whose names end in .gz are compressed. A file that cannot be read gives a `TableFileError` of one line with the
 remedy. Needs pyarrow, which the extra "cli" installs.
 """
@@ -42,7 +42,7 @@ def read_file(path: str | os.PathLike[str], kinds: Mapping[str, str] | None = No
     path : path
         The file.
     kinds : mapping of str to str, optional
-        Kinds (`softwood.table.KINDS`) of columns that a model reads.
+        Kinds (`softwood.tabular.table.KINDS`) of columns that a model reads.
 
     Examples
     --------
@@ -73,8 +73,8 @@ def read_batches(
     path : path
         The file.
     kinds : mapping of str to str
-        Kinds (`softwood.table.KINDS`) of the columns that a model reads. Types are not inferred for these, so that a
-        column reads alike in every batch; other text columns are read as strings.
+        Kinds (`softwood.tabular.table.KINDS`) of the columns that a model reads. Types are not inferred for these, so
+        that a column reads alike in every batch; other text columns are read as strings.
     batch_rows : int
         Rows of a batch, about.
     """

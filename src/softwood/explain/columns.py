@@ -1,7 +1,8 @@
 """What a model makes of many rows: which columns count, and which nodes are used.
 
-*Importances* are those of `softwood.importance`: how far raw scores move when a split's routing is replaced by a coin
-with the same average odds, shared among the split's inputs by |weight| times spread. They are stored with the model.
+*Importances* are those of `softwood.model.importance`: how far raw scores move when a split's routing is replaced by
+a coin with the same average odds, shared among the columns by the variance of what each brings to the split. They are
+stored with the model.
 
 *Contributions of columns* (`column_contributions`) split the raw scores of a row. Let v_i be the mean output below node
 i over background rows, weighted by how much of each row arrives there. Going from i to its children changes what is
@@ -20,9 +21,9 @@ from numpy.typing import NDArray
 
 from softwood import ops
 from softwood.explain.subject import model_of
-from softwood.importance import left_probability
-from softwood.model import Model
-from softwood.table import read_table
+from softwood.model.importance import left_probability
+from softwood.model.model import Model
+from softwood.tabular.table import read_table
 
 # Floats held at once while all nodes of a tree are walked for many rows.
 _MAX_FLOATS = 1 << 24

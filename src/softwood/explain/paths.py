@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from softwood.explain.split_rules import SplitRule, split_rule
 from softwood.explain.subject import check_tree, model_of
-from softwood.importance import left_probability
-from softwood.model import Model
-from softwood.table import read_table
+from softwood.model.importance import left_probability
+from softwood.model.model import Model
+from softwood.tabular.table import read_table
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from softwood.encoding import LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
-from softwood.preprocess import Preprocessor
+from softwood.tabular.columns import Preprocessor
+from softwood.tabular.features import LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
 
 _N_SHOWN = 4
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -122,8 +122,8 @@ def feature_name(preprocessor: Preprocessor, encoding: str, feature: int) -> str
 
     Examples
     --------
-    >>> from softwood.preprocess import learn_columns
-    >>> from softwood.table import read_table
+    >>> from softwood.tabular.columns import learn_columns
+    >>> from softwood.tabular.table import read_table
     >>> table = read_table([[1, "red"], [2.5, "blue"], [3, None]])
     >>> preprocessor = learn_columns(table)
     >>> preprocessor.learn_encodings(preprocessor.read(table))
@@ -166,7 +166,7 @@ def _part(value: float, part: str) -> str:
 
 
 def _function(features: Encoding, f: int, x: float) -> float:
-    """r(x) of one feature, as `softwood.encoding` defines it; its mean where x is missing."""
+    """r(x) of one feature, as `softwood.tabular.features` defines it; its mean where x is missing."""
     kind, start, rate = int(features.kind[f]), float(features.start[f]), float(features.rate[f])
     if kind == MISSING:
         return float(np.isnan(x))

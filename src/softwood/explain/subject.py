@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from softwood.model import Model
+from softwood.model.model import Model
 
 
 def model_of(estimator: Any) -> Model:

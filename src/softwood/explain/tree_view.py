@@ -1,6 +1,6 @@
 """One tree in, what a picture of it needs out: places of nodes, their strongest columns, values of leaves.
 
-`softwood.plot` draws the result with matplotlib, `softwood.report` in a browser.
+`softwood.explain.plot` draws the result with matplotlib, `softwood.explain.report` in a browser.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.explain.subject import check_tree
-from softwood.importance import N_ROWS, split_stakes
-from softwood.model import Model
-from softwood.table import read_table
+from softwood.model.importance import N_ROWS, split_stakes
+from softwood.model.model import Model
+from softwood.tabular.table import read_table
 
 _N_FEATURES = 3
 

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from softwood.model import Model
-from softwood.modelfile import write_whole
+from softwood.model.container import write_whole
+from softwood.model.model import Model
 
 __all__ = ["ExportError", "export"]
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from softwood.encoding import FEATURE_KINDS
 from softwood.export import ExportError
 from softwood.export import c_text as text
-from softwood.folding import FoldedMember, TreeGroup, fold_member, folded_encoding
-from softwood.model import Model
-from softwood.predictor import LINKS, base_columns, is_plain, native_head
-from softwood.preprocess import CALENDAR_PARTS
+from softwood.model.model import Model
+from softwood.model.predictor import LINKS, base_columns, is_plain, native_head
+from softwood.model.program import FoldedMember, TreeGroup, fold_member, folded_encoding
+from softwood.tabular.columns import CALENDAR_PARTS
+from softwood.tabular.features import FEATURE_KINDS
 
 _LANES = 8
 # Nodes that the C follows at a time: enough to keep a processor busy, in a few kilobytes of stack.

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softwood.encoding import LARGEST_FEATURE, LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
 from softwood.export import ExportError
-from softwood.folding import FoldedMember, TreeGroup, fold_member, folded_encoding
-from softwood.model import Model
-from softwood.predictor import LINKS, base_columns, is_plain, native_head
-from softwood.preprocess import CALENDAR_PARTS
+from softwood.model.model import Model
+from softwood.model.predictor import LINKS, base_columns, is_plain, native_head
+from softwood.model.program import FoldedMember, TreeGroup, fold_member, folded_encoding
+from softwood.tabular.columns import CALENDAR_PARTS
+from softwood.tabular.features import LARGEST_FEATURE, LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -187,7 +187,7 @@ def _calendar_part(graph: _Graph, seconds: str, part: str) -> str:
 
 
 def _inputs(graph: _Graph, base: str, encoding: Encoding) -> str:
-    """Inputs of the trees [n, p] in float; the kinds are those of `softwood.encoding`."""
+    """Inputs of the trees [n, p] in float; the kinds are those of `softwood.tabular.features`."""
     pieces = []
     bound = folded_encoding(encoding).get("bound")
     for kind in (LINEAR, SOFT_CLIP, RAMP, LEVEL, MISSING):

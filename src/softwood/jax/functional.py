@@ -7,14 +7,14 @@ valid for `primitives` (native kernels) and for `softwood.dense`.
 from __future__ import annotations
 
 import math
-import operator
+from operator import index
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from softwood.jax import primitives
-from softwood.jax.primitives import Settings
+from softwood.jax import operator
+from softwood.jax.operator import Settings
 
 MAX_DEPTH = 20
 ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
@@ -86,7 +86,7 @@ def tree_ensemble(
     rows, *weights = (a.astype(compute_dtype) for a in arrays)
     leading = rows.shape[:-1]
     rows = rows.reshape(math.prod(leading), rows.shape[-1])
-    apply = primitives.dense_forward if implementation == "dense" else primitives.forward
+    apply = operator.dense_forward if implementation == "dense" else operator.forward
     output = apply(rows, *weights, settings=settings)
     return output.reshape(leading + output.shape[1:]).astype(result_dtype)
 
@@ -120,7 +120,7 @@ def init(
     """
     sizes = {"n_features": n_features, "n_outputs": n_outputs, "n_trees": n_trees, "depth": depth}
     for name, size in sizes.items():
-        if isinstance(size, bool) or operator.index(size) < 1:
+        if isinstance(size, bool) or index(size) < 1:
             raise ValueError(f"{name} must be an integer of 1 or more; got {size!r}")
     if depth > MAX_DEPTH:
         raise ValueError(f"depth must be at most {MAX_DEPTH}, a tree of which has a million leaves; got {depth}")
@@ -153,7 +153,7 @@ def _settings(activation: str, gamma: float, sum_trees: bool, n_threads: int | N
         )
     if not 0.0 < float(gamma) < math.inf:
         raise ValueError(f"gamma must be a positive number, the width of the soft band; got {gamma}")
-    if n_threads is not None and operator.index(n_threads) < 1:
+    if n_threads is not None and index(n_threads) < 1:
         raise ValueError(f"n_threads must be 1 or more, or None; got {n_threads}")
     return Settings(activation, float(gamma), bool(sum_trees), n_threads or 0, implementation == "native")
 

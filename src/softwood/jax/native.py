@@ -18,7 +18,7 @@ import numpy as np
 from softwood import ops
 
 if TYPE_CHECKING:
-    from softwood.jax.primitives import Settings
+    from softwood.jax.operator import Settings
 
 _GRADIENT_NAMES = ("x", "split_weight", "leaf_weight", "split_bias")
 _ACTIVATION_CODES = {"smooth_step": 0, "smoother_step": 1, "logistic": 2}

@@ -49,11 +49,11 @@ def tree_ensemble(
     if implementation == "dense" or (implementation == "auto" and _is_being_exported(backend)):
         return dense_tree_ensemble(*arguments, **options)
     if backend == "tensorflow":
-        from softwood.keras import tensorflow_call
+        from softwood.keras import native
 
-        if implementation == "auto" and not tensorflow_call.is_possible():
+        if implementation == "auto" and not native.is_possible():
             return dense_tree_ensemble(*arguments, **options)
-        return tensorflow_call.tree_ensemble(*arguments, **options, layer_name=layer_name)
+        return native.tree_ensemble(*arguments, **options, layer_name=layer_name)
     if backend == "jax":
         from softwood.jax import tree_ensemble as jax_tree_ensemble
 

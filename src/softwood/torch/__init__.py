@@ -13,6 +13,6 @@ except ImportError as error:
 
 from softwood.torch.fitted import FittedModel, from_model, to_model
 from softwood.torch.functional import tree_ensemble
-from softwood.torch.module import TreeEnsemble
+from softwood.torch.layer import TreeEnsemble
 
 __all__ = ["FittedModel", "TreeEnsemble", "from_model", "to_model", "tree_ensemble"]

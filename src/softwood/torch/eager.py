@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from softwood import ops
-from softwood.torch import kernels, operator
+from softwood.torch import native, operator
 
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
 
@@ -39,7 +39,7 @@ def apply(
     split_weight: Tensor,
     leaf_weight: Tensor,
     split_bias: Tensor | None,
-    options: kernels.Options,
+    options: native.Options,
     sparse_grad: bool,
 ) -> Tensor:
     """Apply the kernels to checked, plain CPU tensors; x [n, p]."""
@@ -50,7 +50,7 @@ def apply(
         or (split_bias is not None and split_bias.requires_grad)
     ):
         return _apply_function(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
-    return kernels.forward((x, split_weight, leaf_weight, split_bias), options)[0]
+    return native.forward((x, split_weight, leaf_weight, split_bias), options)[0]
 
 
 class NativeFunction(torch.autograd.Function):
@@ -63,7 +63,7 @@ class NativeFunction(torch.autograd.Function):
         split_weight: Tensor,
         leaf_weight: Tensor,
         split_bias: Tensor | None,
-        options: kernels.Options,
+        options: native.Options,
         sparse_grad: bool,
     ) -> Tensor:
         """Run the kernel and remember what the backward needs."""
@@ -71,7 +71,7 @@ class NativeFunction(torch.autograd.Function):
         # the backward repeats the traversal.
         with_tape = _hooks_of_saved_tensors(True) is None
         tensors = (x, split_weight, leaf_weight, split_bias)
-        output, ctx.tape = kernels.forward(tensors, options, with_tape)
+        output, ctx.tape = native.forward(tensors, options, with_tape)
         ctx.save_for_backward(*tensors)
         ctx.options = options
         ctx.sparse_grad = sparse_grad
@@ -96,7 +96,7 @@ class NativeFunction(torch.autograd.Function):
             ctx.tape = None
         if ctx.sparse_grad:
             return *_sparse_gradients(grad_output, tensors, ctx.options, needed, tape), None, None
-        return *kernels.backward(grad_output, tensors, ctx.options, needed, tape), None, None
+        return *native.backward(grad_output, tensors, ctx.options, needed, tape), None, None
 
 
 # What an older PyTorch cannot tell is taken to be so: the tape is then kept as long as the graph's node.
@@ -114,17 +114,17 @@ _scratch = WeakTensorKeyDictionary()
 
 def _sparse_gradients(
     grad_output: Tensor,
-    tensors: kernels.Tensors,
-    options: kernels.Options,
+    tensors: native.Tensors,
+    options: native.Options,
     needed: Sequence[bool],
     tape: ops.TapeContents | None,
 ) -> list[Tensor | None]:
     """Return gradients that hold reached rows only, at a cost in proportion to them."""
     x, split_weight, leaf_weight, split_bias = tensors
     memory, _ = _scratch.pop(split_weight, (None, None))
-    if not isinstance(memory, kernels.ROW_MEMORY[x.dtype]):  # none yet, or the layer has changed its dtype
-        memory = kernels.ROW_MEMORY[x.dtype]()
-    grad_x, splits, leaves = kernels.backward(grad_output, tensors, options, needed, tape, memory)
+    if not isinstance(memory, native.ROW_MEMORY[x.dtype]):  # none yet, or the layer has changed its dtype
+        memory = native.ROW_MEMORY[x.dtype]()
+    grad_x, splits, leaves = native.backward(grad_output, tensors, options, needed, tape, memory)
     split_indices, split_values, bias_values = splits
     leaf_indices, leaf_values, _ = leaves
     sparse = [

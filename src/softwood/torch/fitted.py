@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softwood.encoding import FEATURE_KINDS, LARGEST_FEATURE, Encoding
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, load
-from softwood.model import Model, ModelMember
-from softwood.table import read_table
-from softwood.torch.module import TreeEnsemble
-from softwood.training.members import BatchNorm, Trees
+from softwood.model.model import Model
+from softwood.model.parts import BatchNorm, ModelMember, Trees
+from softwood.tabular.features import FEATURE_KINDS, LARGEST_FEATURE, Encoding
+from softwood.tabular.table import read_table
+from softwood.torch.layer import TreeEnsemble
 
 Fitted = TreeEnsembleClassifier | TreeEnsembleRegressor | Model
 
@@ -182,7 +182,7 @@ class FittedModel(nn.Module):
 
 
 class FittedEncoder(nn.Module):
-    """The features that a model's trees see, by the definition in `softwood.encoding`, in float32.
+    """The features that a model's trees see, by the definition in `softwood.tabular.features`, in float32.
 
     A missing value is NaN; its features are 0 and their gradients are, too.
 

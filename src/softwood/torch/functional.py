@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softwood.arguments import ACTIVATIONS, MAX_DEPTH
-from softwood.torch import dense, eager, kernels, operator
+from softwood.torch import dense, eager, native, operator
 
 SMALLEST_GAMMA, LARGEST_GAMMA = 1e-37, 1e37  # both have an inverse in float32
 IMPLEMENTATIONS = ("auto", "native", "dense")
@@ -78,7 +78,7 @@ def tree_ensemble(
         and eager.is_plain_eager(x, split_weight, leaf_weight, split_bias)
         and activation in ACTIVATIONS
         and SMALLEST_GAMMA <= gamma <= LARGEST_GAMMA
-        and kernels.accepts(x, split_weight, leaf_weight, split_bias)
+        and native.accepts(x, split_weight, leaf_weight, split_bias)
     ):
         return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
     return _by_any_way(x, split_weight, leaf_weight, split_bias, options, implementation, sparse_grad)
@@ -89,7 +89,7 @@ def _by_any_way(
     split_weight: Tensor,
     leaf_weight: Tensor,
     split_bias: Tensor | None,
-    options: kernels.Options,
+    options: native.Options,
     implementation: str,
     sparse_grad: bool,
 ) -> Tensor:
@@ -99,11 +99,11 @@ def _by_any_way(
     if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         x, split_weight, leaf_weight, split_bias = _for_autocast(x, split_weight, leaf_weight, split_bias)
     _check(x, split_weight, leaf_weight, split_bias, activation, gamma)
-    native = _is_native(implementation, device_type)
+    is_native = _is_native(implementation, device_type)
     if sparse_grad:
-        _check_sparse(native, x.dtype)
+        _check_sparse(is_native, x.dtype)
     rows = x.reshape(-1, x.shape[-1])
-    if not native:
+    if not is_native:
         output = dense.forward(
             rows, split_weight, leaf_weight, split_bias, activation=activation, gamma=gamma, sum_trees=sum_trees
         )
@@ -130,7 +130,7 @@ def reachable_leaves(
         weights = (rows, split_weight, split_bias)
         if rows.dtype not in (torch.float32, torch.float64):
             weights = _in_float32(*weights)
-        leaves = kernels.reachable_leaves(*weights, activation, gamma)
+        leaves = native.reachable_leaves(*weights, activation, gamma)
     else:
         leaves = dense.reachable_leaves(rows, split_weight, split_bias, activation=activation, gamma=gamma)
     return leaves.reshape(*x.shape[:-1], leaves.shape[-1])
@@ -187,12 +187,12 @@ def _native(
     split_weight: Tensor,
     leaf_weight: Tensor,
     split_bias: Tensor | None,
-    options: kernels.Options,
+    options: native.Options,
     sparse_grad: bool,
 ) -> Tensor:
     """Apply the native kernels by the cheaper door, if it is open."""
     if eager.is_plain_eager(x, split_weight, leaf_weight, split_bias):
-        x, split_weight, leaf_weight, split_bias = kernels.laid_out(x, split_weight, leaf_weight, split_bias)
+        x, split_weight, leaf_weight, split_bias = native.laid_out(x, split_weight, leaf_weight, split_bias)
         return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
     if sparse_grad:
         raise RuntimeError(
@@ -202,8 +202,8 @@ def _native(
     return operator.tree_ensemble(x, split_weight, leaf_weight, split_bias, *options)
 
 
-def _check_sparse(native: bool, dtype: torch.dtype) -> None:
-    if not native:
+def _check_sparse(is_native: bool, dtype: torch.dtype) -> None:
+    if not is_native:
         raise ValueError(
             "sparse_grad=True needs the native implementation, since the dense one reaches every row: "
             "use it on the CPU with implementation='auto', or set sparse_grad=False"

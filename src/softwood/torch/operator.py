@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softwood.torch import dense, kernels
+from softwood.torch import dense, native
 
 _PARAMETERS = (
     "Tensor x, Tensor split_weight, Tensor leaf_weight, Tensor? split_bias, str activation, float gamma, bool sum_trees"
@@ -34,8 +34,8 @@ def tree_ensemble(
     sum_trees: bool,
 ) -> Tensor:
     """Return the output of the ensemble, [n, k] or [n, m, k]."""
-    tensors = kernels.laid_out(x, split_weight, leaf_weight, split_bias)
-    return kernels.forward(tensors, (activation, gamma, sum_trees))[0]
+    tensors = native.laid_out(x, split_weight, leaf_weight, split_bias)
+    return native.forward(tensors, (activation, gamma, sum_trees))[0]
 
 
 @torch.library.custom_op(
@@ -57,7 +57,7 @@ def tree_ensemble_backward(
 ) -> tuple[Tensor, ...]:
     """Return the gradients of x, split_weight, leaf_weight and split_bias; an empty tensor where there is no need."""
     tensors = (x, split_weight, leaf_weight, split_bias)
-    found = kernels.backward(grad_output, tensors, (activation, gamma, sum_trees), needed)
+    found = native.backward(grad_output, tensors, (activation, gamma, sum_trees), needed)
     return tuple(x.new_empty(0) if gradient is None else gradient for gradient in found)
 
 

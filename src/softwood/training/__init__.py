@@ -1,12 +1,14 @@
 """Training: members in (what each learns from), trained trees and their history out.
 
-`loop` goes through the epochs, `member_state` holds one member between two of them, `checkpoint` puts that on disk,
-`progress` shows it. `members` has the classes that come in and go out.
+`config` has the settings, `samples` the classes that come in and go out, `losses` what is minimised; `loop` goes
+through the epochs, `state` holds one member between two of them, `checkpoint` puts that on disk, `progress` shows it.
 """
 
-from softwood.losses import Loss
-from softwood.training.loop import TrainingConfig, fit_members
-from softwood.training.members import BatchNorm, EpochRecord, Member, Samples, TrainedMember, Trees
+from softwood.model.parts import BatchNorm, Trees
+from softwood.training.config import TrainingConfig
+from softwood.training.loop import fit_members
+from softwood.training.losses import Loss
+from softwood.training.samples import EpochRecord, Member, Samples, TrainedMember
 
 __all__ = [
     "BatchNorm",

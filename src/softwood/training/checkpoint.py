@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from softwood.modelfile import write_whole
-from softwood.training.member_state import MemberState
-from softwood.training.members import EpochRecord, Member
+from softwood.model.container import write_whole
+from softwood.training.samples import EpochRecord, Member
+from softwood.training.state import MemberState
 
 if TYPE_CHECKING:
-    from softwood.training.loop import TrainingConfig
+    from softwood.training.config import TrainingConfig
 
 _FORMAT = "softwood checkpoint"
 _VERSION = 1

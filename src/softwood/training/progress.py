@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from softwood.training.members import EpochRecord
+from softwood.training.samples import EpochRecord
 
 _SECONDS_BETWEEN_LINES = 2.0
 

@@ -1,203 +1,65 @@
-"""A fitted model: preprocessing, ensembles and head. Rows in, predictions out; and to and from a file.
+"""A fitted model to and from one file: its parts as plain data and arrays, checked when they are read.
 
-The raw scores of a row are the mean over members of each member's offset plus the sum of its trees, so that a model is
-one additive ensemble; the head turns them into probabilities, means or quantiles. Training is left to
-`softwood.recipe`, the interface of scikit-learn to `softwood.estimators`, the file's bytes to `softwood.modelfile`.
+docs/file-format.md describes the result. `softwood.model.container` puts plain data and arrays into a safetensors file.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from typing import Any, cast
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from softwood.encoding import ENCODING_NAMES, FEATURE_KINDS
-from softwood.importance import column_importances
-from softwood.losses import LOSS_NAMES, Loss
-from softwood.modelfile import ModelFileError, read_model_file, write_model_file
-from softwood.predictor import Predictor
-from softwood.preprocess import CALENDAR_PARTS, Preprocessor
-from softwood.table import KINDS, read_table
-from softwood.training import BatchNorm, Trees
-
-TASKS = ("binary", "multiclass", "regression")
+from softwood.model.container import ModelFileError, read_container, write_container
+from softwood.model.model import Model
+from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember, Trees
+from softwood.tabular.columns import CALENDAR_PARTS, Preprocessor
+from softwood.tabular.features import ENCODING_NAMES, FEATURE_KINDS
+from softwood.tabular.table import KINDS
+from softwood.training.losses import LOSS_NAMES, Loss
 
 
-@dataclass(frozen=True, eq=False)
-class Head:
-    """How raw scores become predictions.
-
-    Attributes
-    ----------
-    task : {"binary", "multiclass", "regression"}
-    loss : Loss
-        The loss that the scores were trained for; its `predictions` is the inverse link.
-    classes : ndarray, optional
-        Class labels in the order of the outputs (binary: the score is for the second).
-    target_mean, target_scale : ndarray [t], optional
-        Standardisation of the targets of a regression, undone in predictions; t targets.
-    """
-
-    task: str
-    loss: Loss
-    classes: np.ndarray | None = None
-    target_mean: NDArray[np.float64] | None = None
-    target_scale: NDArray[np.float64] | None = None
-
-    def predictions(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Class probabilities [n, classes], or predicted values [n] or [n, t], or quantiles [n, q] or [n, t, q]."""
-        values = np.asarray(self.loss.predictions(scores), dtype=np.float64)
-        if self.task == "binary":
-            return np.column_stack([1 - values[:, 0], values[:, 0]])
-        if self.task == "multiclass":
-            return values
-        assert self.target_mean is not None
-        assert self.target_scale is not None
-        values = values.reshape(len(values), len(self.target_mean), -1)
-        values = values * self.target_scale[:, None] + self.target_mean[:, None]
-        if self.loss.name == "quantile":  # quantiles learned one by one may cross
-            rank = np.argsort(np.argsort(self.loss.quantiles))
-            values = np.sort(values, axis=2)[:, :, rank]
-        return values.reshape([len(values), *(size for size in values.shape[1:] if size > 1)])
+def write_model(model: Model, path: str | os.PathLike[str]) -> None:
+    """Write a model to one file; a kill at any moment leaves the old file or the new one, whole."""
+    data, arrays = model.preprocessor.to_plain()
+    metadata = {
+        "preprocessor": data,
+        "head": _head_to_plain(model.head, arrays),
+        "members": [_member_to_plain(member, i, arrays) for i, member in enumerate(model.members)],
+        "history": model.history,
+        "has_column_names": model.has_column_names,
+        "estimator": model.estimator,
+        "target_name": model.target_name,
+    }
+    arrays["importances"] = model.importances
+    write_container(path, metadata, arrays)
 
 
-@dataclass(frozen=True, eq=False)
-class ModelMember:
-    """One ensemble and the name of the encoding that it reads."""
-
-    encoding: str
-    trees: Trees
-
-
-@dataclass(eq=False)
-class Model:
-    """Everything that prediction needs.
-
-    Attributes
-    ----------
-    preprocessor : Preprocessor
-    members : list of ModelMember
-    head : Head
-    history : dict of str to list
-        One entry a member and epoch: "member", "epoch", "train_loss", ...; `pandas.DataFrame(history)` is a tidy table.
-    has_column_names : bool
-        Whether the training table named its columns.
-    estimator : dict
-        "class" and "params" of the estimator that made the model.
-    importance_rows : ndarray [n, q], optional
-        Some training rows of the base matrix, from which `importances` is computed when first asked for. Neither a
-        file nor a pickle holds them.
-    target_name : str, optional
-        What the predictions are of, where that is known; for people.
-    """
-
-    preprocessor: Preprocessor
-    members: list[ModelMember]
-    head: Head
-    history: dict[str, list[float]] = field(default_factory=dict)
-    has_column_names: bool = False
-    estimator: dict[str, Any] = field(default_factory=dict)
-    importance_rows: NDArray[np.float32] | None = None
-    target_name: str | None = None
-
-    @property
-    def n_columns(self) -> int:
-        """Number of columns of the tables that this model reads."""
-        return len(self.preprocessor.columns)
-
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the table's columns; x0, x1, ... where training had no names."""
-        return [column.name for column in self.preprocessor.columns]
-
-    @property
-    def n_outputs(self) -> int:
-        """Number of raw scores k."""
-        return self.members[0].trees.leaf_weight.shape[2]
-
-    @cached_property
-    def folded(self) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
-        """(split_weight, split_bias, leaf_weight) of each member in float64, with batch normalisation folded in."""
-        double = [tuple(None if a is None else a.astype(np.float64) for a in m.trees.folded()) for m in self.members]
-        return cast(list[tuple[np.ndarray, "np.ndarray | None", np.ndarray]], double)
-
-    @cached_property
-    def importances(self) -> NDArray[np.float64]:
-        """Importance of each column of the table [n_columns], summing to 1; see `softwood.importance`."""
-        assert self.importance_rows is not None
-        found = column_importances(self, self.importance_rows)
-        self.importance_rows = None
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        _ = self.importances
-        return {key: value for key, value in self.__dict__.items() if key not in ("folded", "_predictor")}
-
-    @cached_property
-    def _predictor(self) -> Predictor:
-        return Predictor(self.preprocessor, self.members, self.head)
-
-    def predictor(self) -> Predictor:
-        """The model compiled for prediction: immutable, thread-safe, picklable. Made once, at the first call."""
-        return self._predictor
-
-    def inputs(self, X: Any) -> dict[str, NDArray[np.float32]]:
-        """Encode a table for the trees: model inputs [n, p] by name of encoding."""
-        base = self.preprocessor.read(read_table(X, kinds=self.preprocessor.kinds))
-        return {name: encoding.transform(base) for name, encoding in self.preprocessor.encodings.items()}
-
-    def raw_scores(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
-        """Raw scores [n, k]: the mean over members of offset plus sum of trees."""
-        return self._predictor.raw_scores(X, n_threads=n_threads)
-
-    def predict(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
-        """Predictions of a table; see `Head.predictions`."""
-        return self._predictor.predict(X, n_threads=n_threads)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file; a kill at any moment leaves the old file or the new one, whole."""
-        data, arrays = self.preprocessor.to_plain()
-        metadata = {
-            "preprocessor": data,
-            "head": _head_to_plain(self.head, arrays),
-            "members": [_member_to_plain(member, i, arrays) for i, member in enumerate(self.members)],
-            "history": self.history,
-            "has_column_names": self.has_column_names,
-            "estimator": self.estimator,
-            "target_name": self.target_name,
-        }
-        arrays["importances"] = self.importances
-        write_model_file(path, metadata, arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Model:
-        """Read a model file. A `ModelFileError` says what is wrong with one that cannot be read."""
-        metadata, arrays = read_model_file(path)
-        try:
-            model = cls(
-                Preprocessor.from_plain(metadata["preprocessor"], arrays),
-                [_member_from_plain(data, i, arrays) for i, data in enumerate(metadata["members"])],
-                _head_from_plain(metadata["head"], arrays),
-                {str(key): list(values) for key, values in metadata["history"].items()},
-                bool(metadata["has_column_names"]),
-                dict(metadata["estimator"]),
-                target_name=None if metadata.get("target_name") is None else str(metadata["target_name"]),
-            )
-            model.importances = arrays["importances"]
-            _check(model)
-        except ModelFileError as error:
-            raise ModelFileError(f"{os.fspath(path)!r} is damaged: {error}") from None
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-            raise ModelFileError(
-                f"{os.fspath(path)!r} is damaged: its metadata and arrays do not describe a model "
-                f"({type(error).__name__}: {error}). Save the model again, or get a fresh copy of the file."
-            ) from error
-        return model
+def read_model(path: str | os.PathLike[str]) -> Model:
+    """Read a model file. A `ModelFileError` says what is wrong with one that cannot be read."""
+    metadata, arrays = read_container(path)
+    try:
+        model = Model(
+            Preprocessor.from_plain(metadata["preprocessor"], arrays),
+            [_member_from_plain(data, i, arrays) for i, data in enumerate(metadata["members"])],
+            _head_from_plain(metadata["head"], arrays),
+            {str(key): list(values) for key, values in metadata["history"].items()},
+            bool(metadata["has_column_names"]),
+            dict(metadata["estimator"]),
+            target_name=None if metadata.get("target_name") is None else str(metadata["target_name"]),
+        )
+        model.importances = arrays["importances"]
+        _check(model)
+    except ModelFileError as error:
+        raise ModelFileError(f"{os.fspath(path)!r} is damaged: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise ModelFileError(
+            f"{os.fspath(path)!r} is damaged: its metadata and arrays do not describe a model "
+            f"({type(error).__name__}: {error}). Save the model again, or get a fresh copy of the file."
+        ) from error
+    return model
 
 
 # To and from plain data ---------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from softwood.arguments import ACTIVATIONS, MAX_DEPTH
-from softwood.encoding import ENCODING_NAMES
-from softwood.losses import LOSS_NAMES, Loss
+from softwood.tabular.features import ENCODING_NAMES
+from softwood.training.losses import LOSS_NAMES, Loss
 
 _Check = tuple[Callable[[Any], bool], str]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 if TYPE_CHECKING:
-    from softwood.model import Model
+    from softwood.model.model import Model
 
 N_ROWS = 256
 # Floats held at once for one tree; rows are left out of very deep trees to stay below it.

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.importance import N_ROWS as N_IMPORTANCE_ROWS
-from softwood.model import Head, Model, ModelMember
-from softwood.preprocess import Preprocessor, learn_columns, merge_rows
-from softwood.problem import Problem
-from softwood.table import Table
+from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
+from softwood.model.model import Model
+from softwood.model.parts import Head, ModelMember
+from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
+from softwood.tabular.table import Table
+from softwood.tabular.target import Problem
 from softwood.training import EpochRecord, Member, Samples, TrainedMember, TrainingConfig, fit_members
 from softwood.training.progress import Progress
 

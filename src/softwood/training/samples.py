@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.arguments import FloatArray
-from softwood.encoding import Encoding
-from softwood.losses import Loss
+from softwood.model.parts import Trees
+from softwood.tabular.features import Encoding
+from softwood.training.losses import Loss
 
 _FINITE_BLOCK = 1 << 16
 
@@ -49,49 +50,6 @@ class Samples:
     def n_features(self) -> int:
         """Number of inputs p that the trees see."""
         return self.x.shape[1] if self.encoding is None else self.encoding.n_features
-
-
-@dataclass(frozen=True, eq=False)
-class BatchNorm:
-    """Normalisation before the trees: scale * (x - mean) / sqrt(variance + epsilon) + shift; arrays of shape [p]."""
-
-    mean: FloatArray
-    variance: FloatArray
-    scale: FloatArray
-    shift: FloatArray
-    epsilon: float
-    n_rows: int
-
-
-@dataclass(frozen=True, eq=False)
-class Trees:
-    """Parameters of one fitted ensemble. Raw scores are offset + sum of trees of the normalised x.
-
-    `split_weight` [m, 2^d - 1, p], `split_bias` [m, 2^d - 1] or None, `leaf_weight` [m, 2^d, k], `offset` [k] (not
-    trained), `feature_mask` bool [m, 2^d - 1, p] or None (which features a split may use; needed only to train on).
-    `gamma` is that of the epoch the parameters come from.
-    """
-
-    split_weight: FloatArray
-    split_bias: FloatArray | None
-    leaf_weight: FloatArray
-    offset: FloatArray
-    gamma: float
-    activation: str
-    batch_norm: BatchNorm | None = None
-    feature_mask: NDArray[np.bool_] | None = None
-
-    def folded(self) -> tuple[FloatArray, FloatArray | None, FloatArray]:
-        """Return (split_weight, split_bias, leaf_weight) with batch normalisation folded in, for raw inputs."""
-        w, b = self.split_weight, self.split_bias
-        if self.batch_norm is None:
-            return w, b, self.leaf_weight
-        norm = self.batch_norm
-        # In float64: mean / deviation may be large, and the product below then cancels.
-        factor = norm.scale.astype(np.float64) / np.sqrt(norm.variance.astype(np.float64) + norm.epsilon)
-        constant = norm.shift.astype(np.float64) - norm.mean * factor
-        bias = w @ constant if b is None else b + w @ constant
-        return (w * factor).astype(w.dtype), bias.astype(w.dtype), self.leaf_weight
 
 
 @dataclass(frozen=True)

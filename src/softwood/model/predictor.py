@@ -1,8 +1,8 @@
 """A fitted model in, a compiled predictor out: rows of a table to predictions without the rest of the library.
 
 The work of a row (columns to base row, encodings, trees, head) is done by the compiled core, which holds the weights in
-the order in which it reads them, as `softwood.folding` leaves them. Labels and dates are turned into numbers here, by
-`softwood.table`.
+the order in which it reads them, as `softwood.model.program` leaves them. Labels and dates are turned into numbers by
+`softwood.tabular.table`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from softwood import _core
 from softwood.arguments import check_activation, check_n_threads
-from softwood.folding import FoldedMember, fold_member, folded_encoding
+from softwood.model.program import FoldedMember, fold_member, folded_encoding
 from softwood.ops import get_num_threads
-from softwood.preprocess import CALENDAR_PARTS, Preprocessor
-from softwood.table import infinity_error, read_table
+from softwood.tabular.columns import CALENDAR_PARTS, Preprocessor
+from softwood.tabular.table import infinity_error, read_table
 
 if TYPE_CHECKING:
-    from softwood.model import Head, ModelMember
+    from softwood.model.parts import Head, ModelMember
 
 LINKS = ("identity", "exponential", "binary", "softmax")
 _BASE_KINDS = ("value", "code", *CALENDAR_PARTS, "target")

@@ -11,7 +11,7 @@ datetime   dates and times, read as seconds since 1970 (UTC)
 ========== =====================================================================================
 
 Missing cells (None, NaN, NaT, null) are NaN in numbers and None in labels. What the columns *mean* to a model is left
-to `softwood.preprocess`.
+to `softwood.tabular.columns`.
 """
 
 from __future__ import annotations

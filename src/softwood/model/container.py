@@ -2,7 +2,7 @@
 
 The container is that of the safetensors library: eight bytes with the header's length, a JSON header, and the arrays'
 bytes. Its metadata has the keys "format" ("softwood"), "format_version" and "model" (JSON). docs/file-format.md
-describes what the model's JSON holds; `softwood.model` gives it meaning.
+describes what the model's JSON holds; `softwood.model.file` gives it meaning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ModelFileError(ValueError):
     """A file that is not a model, is damaged, or was written by a newer softwood."""
 
 
-def write_model_file(path: str | os.PathLike[str], metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def write_container(path: str | os.PathLike[str], metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write JSON-compatible `metadata` and `arrays` to `path`, by way of a temporary file beside it."""
     header = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "model": json.dumps(metadata, allow_nan=True)}
     contents = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata=header)
@@ -58,7 +58,7 @@ def write_whole(path: str | os.PathLike[str], contents: bytes) -> None:
             os.close(folder)
 
 
-def read_model_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_container(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return metadata and arrays of a model file; a `ModelFileError` says why one cannot be read."""
     name = repr(os.fspath(path))
     with open(path, "rb") as file:

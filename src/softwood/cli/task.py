@@ -16,9 +16,9 @@ import narwhals as nw
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-from softwood.model import Model
-from softwood.preprocess import MAX_ONE_HOT_LEVELS
-from softwood.table import Table, read_table, require_finite
+from softwood.model.model import Model
+from softwood.tabular.columns import MAX_ONE_HOT_LEVELS
+from softwood.tabular.table import Table, read_table, require_finite
 
 TASKS = ("classification", "regression")
 # A target of whole numbers with at most this many different ones is taken for class labels.

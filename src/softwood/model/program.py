@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.encoding import LARGEST, Encoding
+from softwood.tabular.features import LARGEST, Encoding
 
 if TYPE_CHECKING:
-    from softwood.model import ModelMember
+    from softwood.model.parts import ModelMember
 
 FloatArray = NDArray[np.float32]
 # Scales beyond these stay with the features: with them, weights could leave the range of float32.

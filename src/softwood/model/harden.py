@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from softwood.model import Model, ModelMember
+from softwood.model.model import Model
+from softwood.model.parts import ModelMember
 
 # Far below the rounding of any split value that is not 0, and far above the smallest float32.
 HARD_GAMMA = 1e-20

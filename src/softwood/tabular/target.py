@@ -1,6 +1,6 @@
 """Labels or numbers in, a checked learning problem out: coded targets, weights, loss, and the head that decodes.
 
-Tables are left to `softwood.table`, training to `softwood.recipe`.
+Tables are left to `softwood.tabular.table`, training to `softwood.tabular.fit`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sklearn.utils import assert_all_finite, check_array, column_or_1d, compute_
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
-from softwood.losses import Loss
-from softwood.model import Head
+from softwood.model.parts import Head
+from softwood.training.losses import Loss
 
 # Losses that mean the same when targets are shifted and scaled; theirs are standardised for training.
 SCALED_LOSSES = ("squared_error", "absolute_error", "huber", "quantile")

@@ -2,7 +2,8 @@
 
 A `Preprocessor` works in two steps. `read` turns a table into the float32 base matrix: numbers as they are (NaN where
 missing), dates as seconds and calendar parts, categories as codes, categories with many levels also as means of the
-target. The encodings of `softwood.encoding` then make model inputs of it. Both steps are plain data (JSON and arrays).
+target. The encodings of `softwood.tabular.features` then make model inputs of it. Both steps are plain data (JSON and
+arrays).
 
 A category that training did not see, or saw only once in a column of many levels, belongs to no level: all its flags
 are 0, and its target mean is that of the rare levels in training, or else of the whole table. A missing category is a
@@ -21,8 +22,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.preprocessing import TargetEncoder
 
-from softwood.encoding import ENCODING_NAMES, Encoding, fit_encodings
-from softwood.table import Table, require_finite
+from softwood.tabular.features import ENCODING_NAMES, Encoding, fit_encodings
+from softwood.tabular.table import Table, require_finite
 
 # Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
 MAX_ONE_HOT_LEVELS = 10
@@ -38,7 +39,7 @@ class Column:
     Attributes
     ----------
     name, kind : str
-        As in the table; see `softwood.table.KINDS`.
+        As in the table; see `softwood.tabular.table.KINDS`.
     offset, unit : float
         A number x becomes (x - offset) / unit in float64 before it is rounded to float32, so that large values close to
         each other (dates, say) stay apart. Mostly 0 and 1.
@@ -170,11 +171,11 @@ class Preprocessor:
         rows: NDArray[np.integer] | None = None,
         weight: NDArray[np.float64] | None = None,
     ) -> None:
-        """Fit the named encodings to rows of the base matrix; see `softwood.encoding.fit_encodings`."""
+        """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`."""
         self.encodings = fit_encodings(base, self.roles(), names=names, rows=rows, weight=weight)
 
     def roles(self) -> list[str]:
-        """Role of each base column, as `softwood.encoding.fit_encodings` wants it."""
+        """Role of each base column, as `softwood.tabular.features.fit_encodings` wants it."""
         return [
             "number" if part != "code" else "none" if self.columns[j].has_many_levels else "code"
             for j, part in self.base_columns()
@@ -214,7 +215,7 @@ def learn_columns(table: Table, *, n_target_columns: int = 1) -> Preprocessor:
 
     Examples
     --------
-    >>> from softwood.table import read_table
+    >>> from softwood.tabular.table import read_table
     >>> preprocessor = learn_columns(read_table([[1, "red"], [2, "blue"], [3, None]]))
     >>> preprocessor.columns[1].levels
     ('blue', 'red', None)

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from softwood import _core
 from softwood.arguments import FloatArray, check_activation
-from softwood.training.members import EpochRecord, Member, Samples, StopReason, TrainedMember
+from softwood.training.samples import EpochRecord, Member, Samples, StopReason, TrainedMember
 
 if TYPE_CHECKING:
-    from softwood.training.loop import TrainingConfig
+    from softwood.training.config import TrainingConfig
 
 _TRAINED = ("split_weight", "split_bias", "leaf_weight", "scale", "shift")
 _UPDATES = {"adam": 0, "lazy_adam": 1, "auto": 2}

@@ -1,0 +1,246 @@
+"""Search for good parameters: an Optuna study over the paper's search space, judged by cross-validation.
+
+A `Search` says what is learned and how a trial is judged; `run_search` runs trials in a study that is kept in a
+storage, so that it can be stopped, resumed and shared by several machines. After each fold a trial that does worse
+than the median of the others is given up. Needs optuna: pip install 'softwood[tune]'.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import KFold, StratifiedKFold
+
+from softwood.cli.metrics import figures_of_merit
+from softwood.cli.task import LearningTask
+from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
+from softwood.tabular.table import read_table
+
+try:
+    import optuna
+except ImportError as error:
+    raise ImportError("Searching for parameters needs optuna: pip install 'softwood[tune]'.") from error
+
+# Several processes may begin one study at the same moment.
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class Best:
+    """Outcome of a search: the best trial's parameters and its figure, and how many trials have ended."""
+
+    params: dict[str, Any]
+    metric: str
+    value: float
+    n_trials: int
+    n_pruned: int
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What a trial does: cross-validate the parameters that it suggests.
+
+    Classifications are judged by the area under the ROC curve, regressions by R²; more is better in both.
+    """
+
+    task: LearningTask
+    n_folds: int = 5
+    n_members: int = 1
+    seed: int = 0
+    n_jobs: int | None = None
+
+    @property
+    def metric(self) -> str:
+        """Name of the figure that is maximised; see `softwood.cli.metrics.FIGURES`."""
+        return "roc_auc" if self.task.task == "classification" else "r2"
+
+    def terms(self) -> dict[str, Any]:
+        """What must be the same in all trials of a study for their figures to be comparable."""
+        return {
+            "metric": self.metric,
+            "folds": self.n_folds,
+            "members": self.n_members,
+            "seed": self.seed,
+            "rows": len(self.task.target),
+            "columns": read_table(self.task.features).n_columns,
+        }
+
+    def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
+        """Parameters of an estimator, drawn from the ranges of the paper's appendix (learning rate: all between)."""
+        params = {
+            "n_trees": trial.suggest_int("n_trees", 1, 100),
+            "depth": trial.suggest_int("depth", 2, 8),
+            "gamma": trial.suggest_float("gamma", 1e-4, 1.0, log=True),
+            "learning_rate": trial.suggest_float("learning_rate", 1e-5, 1e-1, log=True),
+            "batch_size": trial.suggest_categorical("batch_size", [32, 64, 128, 256, 512]),
+            "max_epochs": trial.suggest_int("max_epochs", 5, 100),
+            "l2": 0.0,
+        }
+        if trial.suggest_categorical("with_l2", [False, True]):
+            params["l2"] = trial.suggest_float("l2", 1e-8, 1e2, log=True)
+        return params
+
+    def folds(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Row numbers (training, test) of each fold, the same in every trial."""
+        target = self.task.target
+        if len(target) < self.n_folds:
+            raise ValueError(f"{self.n_folds} folds need as many rows; there are {len(target)}. Use fewer folds.")
+        options = {"n_splits": self.n_folds, "shuffle": True, "random_state": self.seed}
+        if self.task.task == "regression":
+            return list(KFold(**options).split(target))
+        smallest = int(np.unique(target, return_counts=True)[1].min())
+        if smallest < self.n_folds:
+            raise ValueError(
+                f"Each class needs a row in each of {self.n_folds} folds; the rarest has {smallest}. "
+                "Use fewer folds, or leave out the rarest class."
+            )
+        return list(StratifiedKFold(**options).split(target, target))
+
+    def __call__(self, trial: optuna.Trial) -> float:
+        """Mean figure over folds; raises `optuna.TrialPruned` when the trial is not worth going on with."""
+        kind = TreeEnsembleRegressor if self.task.task == "regression" else TreeEnsembleClassifier
+        params = self.suggest(trial) | {"n_members": self.n_members}
+        trial.set_user_attr("params", params)
+        figures: list[float] = []
+        for step, (training_rows, test_rows) in enumerate(self.folds()):
+            training, test = self.task.take(training_rows), self.task.take(test_rows)
+            estimator = kind(**params, random_state=self.seed, n_jobs=self.n_jobs)
+            try:
+                estimator.fit(training.features, training.target)
+            except FloatingPointError as error:  # a learning rate beyond what the table bears is a bad trial, no fault
+                raise optuna.TrialPruned(str(error)) from error
+            figures.append(figures_of_merit(estimator, test.features, test.target)[self.metric])
+            trial.report(float(np.mean(figures)), step)
+            if step + 1 < self.n_folds and trial.should_prune():
+                raise optuna.TrialPruned
+        return float(np.mean(figures))
+
+
+def run_search(
+    search: Search,
+    *,
+    study: str,
+    storage: str | None = None,
+    n_trials: int = 50,
+    time_limit: float | None = None,
+    quiet: bool = False,
+) -> Best:
+    """Run trials of a study, which is made or gone on with, and return the best of all that it has.
+
+    Parameters
+    ----------
+    search : Search
+    study : str
+        Its name in the storage.
+    storage : str, optional
+        Optuna storage URL, such as ``sqlite:///study.db``; in memory only if None.
+    n_trials : int
+        Trials to run now.
+    time_limit : float, optional
+        Start no further trial after this many seconds.
+    quiet : bool
+        Print no line for each trial.
+    """
+    search.folds()  # refuse a table that cannot be cross-validated before a study is made
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    made = _open_study(study, storage, search.seed)
+    _require_same_search(made, search)
+    try:
+        made.optimize(search, n_trials=n_trials, timeout=time_limit, callbacks=[] if quiet else [_print_trial])
+    except optuna.exceptions.StorageInternalError as error:
+        raise ValueError(
+            f"The storage {without_password(storage or '')!r} failed during the search ({_first_line(error)}). "
+            "Trials that had ended are kept: run the same command to go on."
+        ) from error
+    best = _best(made, search.metric)
+    if best is None:
+        raise ValueError(f"No trial of study {study!r} was completed. Run more trials, or check the table.")
+    return best
+
+
+def best_so_far(search: Search, *, study: str, storage: str) -> Best | None:
+    """The best of a study's trials, for a search that was interrupted; None if none is complete."""
+    return _best(_open_study(study, storage, search.seed), search.metric)
+
+
+def _open_study(name: str, storage: str | None, seed: int) -> optuna.Study:
+    """Make a study, or open the one of that name."""
+    for attempt in reversed(range(_ATTEMPTS)):
+        try:
+            # Seconds for which a process waits until another has written its trial.
+            patient = {"engine_kwargs": {"connect_args": {"timeout": 60}}}
+            is_file = storage is not None and storage.startswith("sqlite:")
+            return optuna.create_study(
+                study_name=name,
+                storage=optuna.storages.RDBStorage(storage, **patient) if is_file else storage,
+                direction="maximize",
+                load_if_exists=True,
+                # Processes that share a storage must not all draw the same.
+                sampler=optuna.samplers.TPESampler(seed=None if storage else seed),
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+            )
+        except Exception as error:  # whatever the database's driver raises
+            if attempt == 0 or not _is_clash(error):
+                shown = without_password(storage or "")
+                raise ValueError(f"The storage {shown!r} cannot be opened ({_first_line(error)}). Check it.") from error
+        time.sleep(0.2)  # another process was making the same tables: next time they are there
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _require_same_search(study: optuna.Study, search: Search) -> None:
+    """Refuse to go on with a study whose figures cannot be compared with those of this search."""
+    for name, value in search.terms().items():
+        known = study.user_attrs.get(name, value)
+        if known != value:
+            raise ValueError(
+                f"Study {study.study_name!r} was begun with {name} = {known!r}; this search has {value!r}, and figures "
+                "could not be compared. Choose another --study name, or the same settings."
+            )
+        study.set_user_attr(name, value)
+
+
+def _best(study: optuna.Study, metric: str) -> Best | None:
+    """The best complete trial, and how many have ended (a trial that was killed never does)."""
+    state = optuna.trial.TrialState
+    states = [trial.state for trial in study.get_trials(deepcopy=False)]
+    n_complete, n_pruned = states.count(state.COMPLETE), states.count(state.PRUNED)
+    if n_complete == 0:
+        return None
+    params = dict(study.best_trial.user_attrs["params"])
+    return Best(params, metric, study.best_value, n_complete + n_pruned, n_pruned)
+
+
+def _is_clash(error: Exception) -> bool:
+    """Whether a driver complains of tables or rows that another process has made since it looked."""
+    said = f"{error} {error.__cause__}"
+    return any(words in said for words in ("already exists", "UNIQUE constraint", "duplicate key", "Duplicate entry"))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def without_password(storage: str) -> str:
+    """A storage URL as it may be shown.
+
+    Examples
+    --------
+    >>> without_password("mysql://me:secret@host/studies")
+    'mysql://me:***@host/studies'
+    """
+    return re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", storage)
+
+
+def _print_trial(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+    complete = trial.state == optuna.trial.TrialState.COMPLETE
+    try:
+        best = f"{study.best_value:.4f} (trial {study.best_trial.number})"
+    except ValueError:  # none is complete yet
+        best = "none yet"
+    outcome = f"{trial.value:.4f}" if complete else trial.state.name.lower()
+    print(f"trial {trial.number}: {outcome}, best {best}", file=sys.stderr, flush=True)

@@ -1,0 +1,121 @@
+"""A fitted model: preprocessing, ensembles and head. Rows in, predictions out.
+
+The raw scores of a row are the mean over members of each member's offset plus the sum of its trees, so that a model is
+one additive ensemble; the head turns them into probabilities, means or quantiles. Training is left to
+`softwood.tabular.fit`, the interface of scikit-learn to `softwood.estimators`, files to `softwood.model.file`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softwood.model.importance import column_importances
+from softwood.model.parts import Head, ModelMember
+from softwood.model.predictor import Predictor
+from softwood.tabular.columns import Preprocessor
+from softwood.tabular.table import read_table
+
+
+@dataclass(eq=False)
+class Model:
+    """Everything that prediction needs.
+
+    Attributes
+    ----------
+    preprocessor : Preprocessor
+    members : list of ModelMember
+    head : Head
+    history : dict of str to list
+        One entry a member and epoch: "member", "epoch", "train_loss", ...; `pandas.DataFrame(history)` is a tidy table.
+    has_column_names : bool
+        Whether the training table named its columns.
+    estimator : dict
+        "class" and "params" of the estimator that made the model.
+    importance_rows : ndarray [n, q], optional
+        Some training rows of the base matrix, from which `importances` is computed when first asked for. Neither a
+        file nor a pickle holds them.
+    target_name : str, optional
+        What the predictions are of, where that is known; for people.
+    """
+
+    preprocessor: Preprocessor
+    members: list[ModelMember]
+    head: Head
+    history: dict[str, list[float]] = field(default_factory=dict)
+    has_column_names: bool = False
+    estimator: dict[str, Any] = field(default_factory=dict)
+    importance_rows: NDArray[np.float32] | None = None
+    target_name: str | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns of the tables that this model reads."""
+        return len(self.preprocessor.columns)
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the table's columns; x0, x1, ... where training had no names."""
+        return [column.name for column in self.preprocessor.columns]
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of raw scores k."""
+        return self.members[0].trees.leaf_weight.shape[2]
+
+    @cached_property
+    def folded(self) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
+        """(split_weight, split_bias, leaf_weight) of each member in float64, with batch normalisation folded in."""
+        double = [tuple(None if a is None else a.astype(np.float64) for a in m.trees.folded()) for m in self.members]
+        return cast(list[tuple[np.ndarray, "np.ndarray | None", np.ndarray]], double)
+
+    @cached_property
+    def importances(self) -> NDArray[np.float64]:
+        """Importance of each column of the table [n_columns], summing to 1; see `softwood.model.importance`."""
+        assert self.importance_rows is not None
+        found = column_importances(self, self.importance_rows)
+        self.importance_rows = None
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        _ = self.importances
+        return {key: value for key, value in self.__dict__.items() if key not in ("folded", "_predictor")}
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor(self.preprocessor, self.members, self.head)
+
+    def predictor(self) -> Predictor:
+        """The model compiled for prediction: immutable, thread-safe, picklable. Made once, at the first call."""
+        return self._predictor
+
+    def inputs(self, X: Any) -> dict[str, NDArray[np.float32]]:
+        """Encode a table for the trees: model inputs [n, p] by name of encoding."""
+        base = self.preprocessor.read(read_table(X, kinds=self.preprocessor.kinds))
+        return {name: encoding.transform(base) for name, encoding in self.preprocessor.encodings.items()}
+
+    def raw_scores(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
+        """Raw scores [n, k]: the mean over members of offset plus sum of trees."""
+        return self._predictor.raw_scores(X, n_threads=n_threads)
+
+    def predict(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
+        """Predictions of a table; see `Head.predictions`."""
+        return self._predictor.predict(X, n_threads=n_threads)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file; a kill at any moment leaves the old file or the new one, whole."""
+        from softwood.model.file import write_model
+
+        write_model(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Model:
+        """Read a model file. A `ModelFileError` says what is wrong with one that cannot be read."""
+        from softwood.model.file import read_model
+
+        return read_model(path)

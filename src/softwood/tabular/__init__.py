@@ -1,0 +1,1 @@
+"""What happens to a table before and around training: table -> target -> columns -> features -> fit."""
