@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
-from softwood import encoding
+from softwood.tabular import features as encoding
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.features import FEATURE_KINDS, fit_encodings
 from softwood.tabular.table import read_table

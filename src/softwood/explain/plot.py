@@ -26,7 +26,7 @@ from softwood.explain.subject import check_tree, model_of
 from softwood.explain.tree_view import TreeView, ViewNode, tree_view
 from softwood.model.importance import left_probability
 
-__all__ = ["plot_activations", "plot_history", "plot_importances", "plot_row_path", "plot_tree", "save_all"]
+__all__ = ["plot_activations", "plot_history", "plot_importances", "plot_row_path", "plot_tree", "save", "save_all"]
 
 _COLOURS = {
     "training": "#0b6e4f",

@@ -76,7 +76,7 @@ def fit_members(
 
     Examples
     --------
-    >>> from softwood.training import Samples
+    >>> from softwood.training import Loss, Samples
     >>> x = np.random.default_rng(0).normal(size=(200, 3))
     >>> config = TrainingConfig(Loss("squared_error"), n_trees=4, depth=2, max_epochs=30, learning_rate=0.05)
     >>> (member,) = fit_members(config, [Member(Samples(x, x[:, 0] > 0, rows=np.arange(150)))])
