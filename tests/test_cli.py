@@ -236,7 +236,8 @@ def test_ctrl_c_while_the_command_is_being_loaded(tmp_path):
     begin = (
         "import sys, time; find = m.__builtins__['__import__']; "
         "m.__builtins__['__import__'] = lambda name, *a: "
-        "(print('begin', file=sys.stderr, flush=True), time.sleep(60)) if name == 'softwood.cli.commands' else find(name, *a); "
+        "(print('begin', file=sys.stderr, flush=True), time.sleep(60)) "
+        "if name == 'softwood.cli.commands' else find(name, *a); "
     )
     code, said = interrupt_after("begin", ["info", "m.safetensors"], tmp_path, then=begin)
     assert (code, said) == (130, "error: Interrupted; no file was left half-written.\n")
