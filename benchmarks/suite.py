@@ -285,6 +285,22 @@ def parse_parameters(text: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(message) from error
 
 
+def parse_splits(text: str) -> range:
+    """Numbers of splits: how many, or the first and the end.
+
+    >>> parse_splits("3"), parse_splits("1:3")
+    (range(0, 3), range(1, 3))
+    """
+    first, _, end = text.rpartition(":")
+    try:
+        splits = range(int(first or 0), int(end))
+    except ValueError:
+        splits = range(0)
+    if not splits or splits[0] < 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, or FIRST:END like 1:3; got {text!r}.")
+    return splits
+
+
 def option_parser() -> argparse.ArgumentParser:
     """Options: what to run, how, and what to show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -295,7 +311,7 @@ def option_parser() -> argparse.ArgumentParser:
     add("--size", choices=[*_SIZES], help="only tables of this size class")
     add("--max-rows", type=int, metavar="N", help="only tables of at most N rows")
     add("--learners", nargs="+", choices=learners.LEARNERS, default=list(learners.LEARNERS), help="all by default")
-    add("--splits", type=int, nargs="+", default=[3], help="how many; or, if several, which; default 3")
+    add("--splits", type=parse_splits, default=range(3), help="how many, or which as FIRST:END; default 3, that is 0:3")
     add("--tag", default=f"commit-{machine.commit()}", help="name of softwood's recipe; default %(default)s")
     add("--parameters", type=parse_parameters, default={}, metavar="'NAME=VALUE, ...'", help="softwood's, if not auto")
     add("--threads", type=int, default=2, help="of each learner")
@@ -323,7 +339,6 @@ def chosen_units(options: argparse.Namespace, *tags: str) -> list[Unit]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, report or compare."""
     options = option_parser().parse_args(arguments)
-    options.splits = list(range(options.splits[0])) if len(options.splits) == 1 else options.splits
     if options.compare:
         a, b = (chosen_units(options, name) for name in options.compare)
         print(suite_report.compare(a, b, names=options.compare, options=options))
