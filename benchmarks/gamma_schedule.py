@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from softwood import TreeEnsembleClassifier
+from suite_tables import DataTable, auc, default_folder, find_tables, read_table, split_rows
 from suite_units import write_json
-from tables import DataTable, auc, default_folder, find_tables, read_table, split_rows
 
 HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "images" / "gamma_schedule.svg"

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tables import DataTable, RowSplit, score
+from suite_tables import DataTable, RowSplit, score
 
 SOFTWOOD = ("softwood", "softwood_single")
 RIVALS = ("xgboost", "lightgbm", "catboost", "random_forest")
@@ -105,7 +105,7 @@ def _numbers(column: Any) -> Any:
 def _levels(train: Any, test: Any, *, as_numbers: bool) -> tuple[Any, Any]:
     """Numbers of the levels of the training rows, in their order; missing where a level is missing or new."""
     levels = sorted(train.dropna().unique())
-    both = [pd.Categorical(column, categories=levels).codes for column in (train, test)]
+    both = [pd.Index(levels, dtype=object).get_indexer(column.astype(object)) for column in (train, test)]
     if as_numbers or not levels:
         return tuple(np.where(codes < 0, np.nan, codes.astype(np.float64)) for codes in both)  # type: ignore[return-value]
     known = pd.CategoricalDtype(range(len(levels)))

@@ -33,7 +33,7 @@ from sklearn.model_selection import train_test_split
 import machine
 from learners import make_estimator
 from softwood.export import export
-from tables import auc, default_folder, find_tables, read_table
+from suite_tables import auc, default_folder, find_tables, read_table
 
 SETS = ("breast-cancer", "spambase", "satimage")
 TREES = [1, 2, 5, 10, 20, 30, 50, 70, 100, 200, 400]

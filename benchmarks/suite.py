@@ -22,6 +22,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -30,8 +31,8 @@ from typing import Any
 import learners
 import machine
 import suite_report
+from suite_tables import ROOT, DataTable, default_folder, find_tables, read_table, split_rows
 from suite_units import RIVALS_TAG, Unit, read_units, unit_path, write_json, write_summary
-from tables import ROOT, DataTable, default_folder, find_tables, read_table, split_rows
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "SOFTWOOD_NUM_THREADS")
 _SIZES = {name: (low, high) for name, low, high in suite_report.SIZE_CLASSES}
@@ -139,6 +140,18 @@ def warm_up(learner: str, task: str, threads: int) -> None:
     estimator.fit(x, [i % 2 for i in range(60)])
 
 
+@contextmanager
+def threads_in_environment(threads: int) -> Iterator[None]:
+    """Let processes that are started here load their libraries with this number of threads."""
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 class Worker:
     """A process that runs one task at a time. If it dies, its task has failed, and the next one gets a new process."""
 
@@ -154,7 +167,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(theirs, self.cores, self.threads), daemon=True)
-        self.process.start()
+        with threads_in_environment(self.threads):
+            self.process.start()
         theirs.close()
 
     def send(self, task: Task) -> None:
@@ -182,7 +196,6 @@ class Worker:
 
 def run_tasks(tasks: Sequence[Task], jobs: int, threads: int) -> Iterator[tuple[Task, Unit]]:
     """Run tasks in order on several workers; yield each with its result as soon as it is done."""
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
     queue = list(reversed(tasks))
     workers = [Worker(slot, threads) for slot in range(min(jobs, len(tasks)))]
     try:

@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from learners import LEARNERS, RIVALS, SOFTWOOD
+from suite_tables import TASKS
 from suite_units import Unit
-from tables import TASKS
 
 SIZE_CLASSES = (("small", 0, 2_000), ("middle", 2_000, 10_001), ("large", 10_001, float("inf")))
 TIE = 0.002
@@ -218,7 +218,7 @@ def paired(a: Sequence[Unit], b: Sequence[Unit], learner: str) -> pd.DataFrame:
     if any(frame.empty or "table" not in frame for frame in frames):
         return pd.DataFrame()
     left, right = (frame.set_index(["table", "split"])[[*facts, *fields]] for frame in frames)
-    joined = left.join(right[fields], lsuffix="_a", rsuffix="_b", how="inner")
+    joined = left.merge(right[fields], left_index=True, right_index=True, suffixes=("_a", "_b"))
     by_table = joined.groupby("table")
     return by_table[facts].first().join(by_table[[f"{f}{side}" for f in fields for side in ("_a", "_b")]].mean())
 
