@@ -8,7 +8,9 @@ scikit-learn's conventions ask for: parameters, checks of X and y, labels, tags.
 from __future__ import annotations
 
 import copy
+import json
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,146 +19,23 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from softwood.declaration import check, declarations, parameters_section
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
 from softwood.model.predictor import Predictor
-from softwood.tabular.fit import Fitted, RunOptions, restart, train, train_on_piece
-from softwood.tabular.parameters import check_parameters, n_threads_for, plain_parameters
+from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on_piece
 from softwood.tabular.table import Table, read_table, resolve_columns
 from softwood.tabular.target import Problem, classification_problem, regression_problem
+from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters
 
 if TYPE_CHECKING:
     from typing import Self
 
-_PARAMETERS = """
-    Parameters
-    ----------
-    n_trees : int, default=64
-        Trees in each member.
-    depth : int, default=4
-        Depth of each tree, 1 to 20.
-    gamma : float, default=1.0
-        Width of the soft band: a row within it goes both ways at a split, any other goes one way only.
-    gamma_end : float, optional
-        Narrow the band geometrically from `gamma` to this while training. None keeps it as it is.
-    activation : {"smooth_step", "smoother_step", "logistic"}, default="smooth_step"
-        How the probability of going left rises within the band.
-    max_features : float, default=0.25
-        Share of the inputs that a split may use, a fixed random choice for each split.
-    n_members : int, default=6
-        Ensembles trained side by side and averaged. 1 gives a single compact model.
-    learning_rate : float, default=0.008
-        Adam's highest learning rate; it warms up over the first tenth of training and then falls to 0 as a half cosine.
-    batch_size : int, default=64
-        Rows a step.
-    max_epochs : int, default=25
-        Passes over the training rows at most.
-    patience : int or None, default=8
-        Stop a member after this many epochs without a better validation loss. None trains on to `max_epochs`.
-    validation_fraction : float or None, default=1/6
-        Share of the rows that each member holds out (another part each) to choose its best epoch. None holds out
-        nothing and keeps the last epoch. Not used with an `eval_set`.
-    l1 : float or "auto", default="auto"
-        L1 penalty on split weights.
-    l2 : float, default=0.0
-        L2 penalty on split weights.
-    weight_decay : float or "auto", default="auto"
-        Decay of leaf weights.
-    batch_norm : bool or "fixed", default=False
-        Normalise inputs once more by batch statistics (True) or by those of all training rows ("fixed"), with a learned
-        scale and shift. The encodings already standardise.
-    optimizer : {"auto", "adam", "lazy_adam"}, default="auto"
-        Adam on all parameters, or only on those a batch reached; "auto" decides by their share.
-    loss : str, Loss or callable, default="auto"
-        %(losses)s
-    encoding : {"auto", "standard", "piecewise"}, default="auto"
-        How numbers become inputs: standardised; or clipped smoothly and cut into quantile bins. "auto" alternates.
-    categorical_features : "from_dtype", or array of int, str or bool, default="from_dtype"
-        Columns to be read as categories besides those whose type says so: by number, name or mask.
-    %(class_weight)swarm_start : bool, default=False
-        Let `fit` go on from the present model instead of starting afresh.
-    time_limit : float, optional
-        Stop training after this many seconds; the best epoch so far is kept.
-    random_state : int, RandomState or None, default=None
-        Same seed, same model, to the bit, for any number of threads.
-    n_jobs : int, optional
-        Threads; None means the library's setting (all cores), negative numbers count from all cores as in joblib.
-    verbose : int, default=0
-        1 shows a progress bar.
-"""
-_CLASSIFIER_WORDS = {
-    "losses": """"auto" or "cross_entropy"; a `softwood.losses.Loss` adds label smoothing.""",
-    "class_weight": """class_weight : dict, "balanced" or None, default=None
-        Weights of classes, by label; "balanced" gives all classes the same total.
-    """,
-}
-_REGRESSOR_WORDS = {
-    "losses": """"squared_error" (also "auto"), "absolute_error", "huber", "quantile", "poisson", "gamma", "tweedie"; a
-        `softwood.losses.Loss` for one with parameters, such as ``Loss("quantile", quantiles=(0.1, 0.5, 0.9))``; or a
-        callable that returns the gradient. Huber's delta is in standard deviations of the target.""",
-    "class_weight": "",
-}
 
-
-class _TreeEnsemble(BaseEstimator):
+class _TreeEnsemble(Hyperparameters, BaseEstimator):
     """What both estimators share."""
 
     hardening_: HardeningCost | None  # of the copy that `harden` makes
-
-    def __init__(
-        self,
-        *,
-        n_trees: int = 64,
-        depth: int = 4,
-        gamma: float = 1.0,
-        gamma_end: float | None = None,
-        activation: str = "smooth_step",
-        max_features: float = 0.25,
-        n_members: int = 6,
-        learning_rate: float = 0.008,
-        batch_size: int = 64,
-        max_epochs: int = 25,
-        patience: int | None = 8,
-        validation_fraction: float | None = 1 / 6,
-        l1: float | str = "auto",
-        l2: float = 0.0,
-        weight_decay: float | str = "auto",
-        batch_norm: bool | str = False,
-        optimizer: str = "auto",
-        loss: Any = "auto",
-        encoding: str = "auto",
-        categorical_features: Any = "from_dtype",
-        warm_start: bool = False,
-        time_limit: float | None = None,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_trees = n_trees
-        self.depth = depth
-        self.gamma = gamma
-        self.gamma_end = gamma_end
-        self.activation = activation
-        self.max_features = max_features
-        self.n_members = n_members
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.l1 = l1
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.batch_norm = batch_norm
-        self.optimizer = optimizer
-        self.loss = loss
-        self.encoding = encoding
-        self.categorical_features = categorical_features
-        self.warm_start = warm_start
-        self.time_limit = time_limit
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
 
     def fit(
         self,
@@ -167,7 +46,7 @@ class _TreeEnsemble(BaseEstimator):
         *,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
-    ) -> _TreeEnsemble:
+    ) -> Self:
         """Fit to a table.
 
         Ctrl-C stops within a step, keeps the best epoch so far, and then raises KeyboardInterrupt: the estimator is
@@ -194,23 +73,23 @@ class _TreeEnsemble(BaseEstimator):
         if problem.classes is not None:
             self.classes_ = problem.classes
         validation = None if eval_set is None else self._read_eval_set(eval_set, table)
-        run = RunOptions(self._seed(), n_threads_for(self.n_jobs), checkpoint, resume)
+        run = RunOptions(self._seed(), _n_threads_for(self.n_jobs), checkpoint, resume)
         fitted = train(table, problem, params, run, validation=validation, previous=previous)
-        self._pieces: Fitted | None = None
+        self._pieces: FitResult | None = None
         self._keep(fitted.model)
         if any(member.stopped_by == "interrupt" for member in fitted.trained):
             raise KeyboardInterrupt("Training was interrupted; the estimator holds the best epoch so far.")
         return self
 
-    def _partial_fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> _TreeEnsemble:
+    def _partial_fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         params = self._checked_params()
         is_first = not hasattr(self, "model_")
         table = self._read(X, reset=is_first)
         problem = self._problem(y, table.n_rows, sample_weight, first=is_first and not hasattr(self, "classes_"))
         if problem.classes is not None:
             self.classes_ = problem.classes
-        run = RunOptions(self._seed(), n_threads_for(self.n_jobs))
-        previous: Fitted | None = None if is_first else getattr(self, "_pieces", None) or restart(self.model_)
+        run = RunOptions(self._seed(), _n_threads_for(self.n_jobs))
+        previous: FitResult | None = None if is_first else getattr(self, "_pieces", None) or restart(self.model_)
         fitted = train_on_piece(table, problem, params, run, previous=previous)
         self._pieces = fitted
         self._keep(fitted.model)
@@ -222,7 +101,7 @@ class _TreeEnsemble(BaseEstimator):
 
     def _checked_params(self) -> dict[str, Any]:
         params = self.get_params(deep=False)
-        check_parameters(params)
+        check(params, declarations(type(self)))
         return params
 
     def _seed(self) -> int:
@@ -257,11 +136,11 @@ class _TreeEnsemble(BaseEstimator):
 
     def _raw_scores(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self, "model_")
-        return self.model_.raw_scores(self._read(X, reset=False), n_threads=n_threads_for(self.n_jobs))
+        return self.model_.raw_scores(self._read(X, reset=False), n_threads=_n_threads_for(self.n_jobs))
 
     def _predictions(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self, "model_")
-        return self.model_.predict(self._read(X, reset=False), n_threads=n_threads_for(self.n_jobs))
+        return self.model_.predict(self._read(X, reset=False), n_threads=_n_threads_for(self.n_jobs))
 
     def predictor(self) -> Predictor:
         """The fitted model compiled for prediction, for servers; see `softwood.model.predictor.Predictor`."""
@@ -318,7 +197,7 @@ class _TreeEnsemble(BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one safetensors file; `softwood.load` reads it."""
         check_is_fitted(self, "model_")
-        self.model_.estimator = {"class": type(self).__name__, "params": plain_parameters(self.get_params(deep=False))}
+        self.model_.estimator = {"class": type(self).__name__, "params": _plain_parameters(self.get_params(deep=False))}
         self.model_.save(path)
 
     def __sklearn_tags__(self) -> Tags:
@@ -330,9 +209,13 @@ class _TreeEnsemble(BaseEstimator):
         return tags
 
 
-class TreeEnsembleClassifier(ClassifierMixin, _TreeEnsemble):
+class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEnsemble):
     __doc__ = f"""Classifier: ensembles of soft decision trees, trained jointly by gradient descent.
-{_PARAMETERS % _CLASSIFIER_WORDS}
+
+    Parameters
+    ----------
+{parameters_section(ClassifierHyperparameters)}
+
     Attributes
     ----------
     model_ : Model
@@ -354,68 +237,9 @@ class TreeEnsembleClassifier(ClassifierMixin, _TreeEnsemble):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        n_trees: int = 64,
-        depth: int = 4,
-        gamma: float = 1.0,
-        gamma_end: float | None = None,
-        activation: str = "smooth_step",
-        max_features: float = 0.25,
-        n_members: int = 6,
-        learning_rate: float = 0.008,
-        batch_size: int = 64,
-        max_epochs: int = 25,
-        patience: int | None = 8,
-        validation_fraction: float | None = 1 / 6,
-        l1: float | str = "auto",
-        l2: float = 0.0,
-        weight_decay: float | str = "auto",
-        batch_norm: bool | str = False,
-        optimizer: str = "auto",
-        loss: Any = "auto",
-        encoding: str = "auto",
-        categorical_features: Any = "from_dtype",
-        class_weight: Any = None,
-        warm_start: bool = False,
-        time_limit: float | None = None,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            n_trees=n_trees,
-            depth=depth,
-            gamma=gamma,
-            gamma_end=gamma_end,
-            activation=activation,
-            max_features=max_features,
-            n_members=n_members,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            max_epochs=max_epochs,
-            patience=patience,
-            validation_fraction=validation_fraction,
-            l1=l1,
-            l2=l2,
-            weight_decay=weight_decay,
-            batch_norm=batch_norm,
-            optimizer=optimizer,
-            loss=loss,
-            encoding=encoding,
-            categorical_features=categorical_features,
-            warm_start=warm_start,
-            time_limit=time_limit,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
-
     def partial_fit(
         self, X: Any, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> TreeEnsembleClassifier:
+    ) -> Self:
         """Take one pass over one piece of a longer table.
 
         Preprocessing is learned from the first piece: let it be a fair sample of at least some thousand rows. There is
@@ -430,13 +254,13 @@ class TreeEnsembleClassifier(ClassifierMixin, _TreeEnsemble):
         """
         if classes is not None and not hasattr(self, "model_"):
             self.classes_ = np.unique(np.asarray(classes))
-        self._partial_fit(X, y, sample_weight)
-        return self
+        return self._partial_fit(X, y, sample_weight)
 
     def _problem(self, y: Any, n_rows: int, sample_weight: Any, *, first: bool) -> Problem:
         classes = None if first else self.classes_
-        options = {"class_weight": self.class_weight, "loss": self.loss, "classes": classes}
-        return classification_problem(y, n_rows, sample_weight, **options)
+        return classification_problem(
+            y, n_rows, sample_weight, class_weight=self.class_weight, loss=self.loss, classes=classes
+        )
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Raw scores [n, classes], or [n] for two classes (positive: the second class)."""
@@ -455,7 +279,11 @@ class TreeEnsembleClassifier(ClassifierMixin, _TreeEnsemble):
 
 class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
     __doc__ = f"""Regressor: ensembles of soft decision trees, trained jointly by gradient descent.
-{_PARAMETERS % _REGRESSOR_WORDS}
+
+    Parameters
+    ----------
+{parameters_section(Hyperparameters)}
+
     Attributes
     ----------
     model_ : Model
@@ -475,13 +303,12 @@ class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
     True
     """
 
-    def partial_fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TreeEnsembleRegressor:
+    def partial_fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Take one pass over one piece of a longer table; see `TreeEnsembleClassifier.partial_fit`.
 
         The scale of the target is learned from the first piece, too.
         """
-        self._partial_fit(X, y, sample_weight)
-        return self
+        return self._partial_fit(X, y, sample_weight)
 
     def _problem(self, y: Any, n_rows: int, sample_weight: Any, *, first: bool) -> Problem:
         return regression_problem(y, n_rows, sample_weight, loss=self.loss)
@@ -514,3 +341,27 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     if model.head.classes is not None:
         estimator.classes_ = model.head.classes
     return estimator
+
+
+def _n_threads_for(n_jobs: int | None) -> int | None:
+    """Threads for `n_jobs`: None is the library's setting, and negative numbers count back from all cores."""
+    if n_jobs is None or n_jobs > 0:
+        return n_jobs
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores + 1 + n_jobs)
+
+
+def _plain_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that JSON can hold; functions, generators and Loss objects are left out."""
+    plain = {}
+    for name, value in params.items():
+        if isinstance(value, (np.ndarray, np.generic)):
+            value = value.tolist()
+        if name == "class_weight" and isinstance(value, dict):
+            continue  # keys of JSON objects are strings, labels may be numbers
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            continue
+        plain[name] = value
+    return plain
