@@ -45,6 +45,7 @@ __all__ = [
     "Literal",
     "Number",
     "Unchecked",
+    "Values",
     "check",
     "check_fields",
     "declarations",

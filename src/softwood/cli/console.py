@@ -27,8 +27,10 @@ Target = Annotated[str | None, typer.Option("--target", "-t", help="Column to pr
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Same seed, same result, to the bit.")]
-Jobs = Annotated[int | None, typer.Option(help="Threads; all cores if not given.")]
+Seed = Annotated[
+    int, typer.Option("--random-state", "--seed", min=0, max=2**32 - 1, help="Same seed, same result, bit for bit.")
+]
+Jobs = Annotated[int | None, typer.Option("--n-jobs", "--jobs", help="Number of threads; all cores if not given.")]
 
 
 def examples(*commands: str) -> str:
