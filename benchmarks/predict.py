@@ -97,7 +97,7 @@ class Contender:
 def fit(name: str, params: dict[str, Any], X: np.ndarray, y: np.ndarray) -> Any:
     """A fitted model of one learner."""
     if name == "softwood":
-        options = {"n_members": 1, "max_epochs": 50, "patience": 15, "random_state": 0, "n_jobs": 1}
+        options: dict[str, Any] = {"n_members": 1, "max_epochs": 50, "patience": 15, "random_state": 0, "n_jobs": 1}
         return softwood.TreeEnsembleClassifier(**options, **params).fit(X, y)
     if name == "xgboost":
         from xgboost import XGBClassifier

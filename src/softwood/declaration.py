@@ -135,10 +135,10 @@ class Values:
 
     @property
     def notation(self) -> str:
-        names = [quoted(value) for value in self.values]
+        names = ["bool" if value is True else quoted(value) for value in self.values if value is not False]
         if all(isinstance(value, str) for value in self.values) and len(names) > 1:
             return f"{{{', '.join(names)}}}"
-        return _listed(names).replace("True or False", "bool").replace("True, False", "bool")
+        return _listed(names)
 
     def accepts(self, value: Any) -> bool:
         return any(value is known or (isinstance(value, str) and value == known) for known in self.values)

@@ -43,7 +43,7 @@ from softwood.cli.console import (
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.explaining import explain, plot, report
-from softwood.cli.hyperparameters import with_hyperparameters
+from softwood.cli.hyperparameters import option_names, with_hyperparameters
 from softwood.cli.metrics import figures_of_merit
 from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
 from softwood.cli.task import LearningTask, class_labels, learning_task, model_columns, require_column
@@ -235,11 +235,11 @@ def tune(
     task: Task = "auto",
     drop: Drop = None,
     n_members: Annotated[
-        int, typer.Option("--n-members", "--members", min=1, help="Number of ensembles averaged in each trial.")
+        int, typer.Option(*option_names("n_members"), min=1, help="Number of ensembles averaged in each trial.")
     ] = 1,
     time_limit: Annotated[float | None, typer.Option(help="Start no trial after this many seconds.")] = None,
     random_state: Annotated[
-        int, typer.Option("--random-state", "--seed", min=0, help="Seed of folds and fits; trials always differ.")
+        int, typer.Option(*option_names("random_state"), min=0, help="Seed of folds and fits; trials always differ.")
     ] = 0,
     n_jobs: Jobs = None,
     as_json: AsJson = False,

@@ -22,19 +22,24 @@ class _Given(NamedTuple):
     value: Any
 
 
-def option_names(declaration: Declaration) -> tuple[str, ...]:
-    """Options of a hyperparameter: its name first, then the short ones."""
-    return (f"--{declaration.name.replace('_', '-')}", *declaration.aliases)
+def option_names(name: str) -> tuple[str, ...]:
+    """Options of a hyperparameter: the one with its name first, then the short ones.
+
+    >>> option_names("max_epochs")
+    ('--max-epochs', '--epochs')
+    """
+    return (f"--{name.replace('_', '-')}", *all_declarations()[name].aliases)
 
 
 def with_hyperparameters(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace a command's parameter `hyperparameters`, a dict, by one option for each that may stand on a command line.
+    """Replace a command's parameter `hyperparameters`, a dict of those given, by one option for each of them.
 
-    The dict holds those that were given.
+    Left out are those that the command has as parameters of its own.
     """
-    declared = {name: d for name, d in all_declarations().items() if d.on_command_line}
+    own = inspect.signature(command, eval_str=True).parameters
+    declared = {name: d for name, d in all_declarations().items() if d.on_command_line and name not in own}
     parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+    for parameter in own.values():
         if parameter.name == "hyperparameters":
             parameters += [_option(declaration) for declaration in declared.values()]
         else:
@@ -64,7 +69,7 @@ def _option(declaration: Declaration) -> inspect.Parameter:
     if len(metavar) > _WIDEST_METAVAR:
         metavar, help = "name", f"{help} One of {', '.join(_shell_words(declaration))}."
     option = typer.Option(
-        *option_names(declaration),
+        *option_names(declaration.name),
         parser=parse,
         metavar=metavar,
         help=help,

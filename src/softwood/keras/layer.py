@@ -7,10 +7,8 @@ from typing import Any
 
 import keras
 
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.keras import backends
-
-MAX_DEPTH = 20
-ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
 
 
 @keras.saving.register_keras_serializable(package="softwood")

@@ -170,15 +170,15 @@ class Hyperparameters:
     time_limit: Positive | None = declare(None, "Stop training after this many seconds and keep the best epoch so far.")
     random_state: Annotated[int | np.random.RandomState | None, Unchecked("int, RandomState or None")] = declare(
         None,
-        "Seed.",
+        "Seed of all random choices.",
         details="The same seed gives the same model, bit for bit, for any number of threads.",
-        on_command_line=False,
+        aliases=("--seed",),
     )
     n_jobs: Annotated[int, Integer(excluded=0)] | None = declare(
         None,
         "Number of threads.",
         details="None means `softwood.get_num_threads()`; negative numbers count back from all cores, as in joblib.",
-        on_command_line=False,
+        aliases=("--jobs",),
     )
     verbose: Annotated[int, Integer(0)] | bool = declare(0, "1 shows a progress bar.", on_command_line=False)
 
