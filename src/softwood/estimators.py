@@ -1,8 +1,8 @@
 """Scikit-learn estimators: `TreeEnsembleClassifier` and `TreeEnsembleRegressor`.
 
-A table and labels or numbers go in, a fitted `softwood.model.Model` comes out as `model_`. Here is only what
-scikit-learn's conventions ask for: parameters, checks of X and y, labels, tags. How a model is trained stands in
-`softwood.tabular.fit`, what it predicts in `softwood.model.model`.
+A table and labels or numbers go in, a fitted `softwood.model.Model` comes out as `model_`. This module only has what
+scikit-learn's conventions ask for: checks of X and y, labels, tags. Parameters are declared in
+`softwood.training.hyperparameters`, training is done by `softwood.tabular.fit`, prediction by `softwood.model`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,19 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+_ATTRIBUTES = """\
+    model_ : Model
+        The fitted model.
+    feature_importances_ : ndarray [p]
+        Importance of each column; they sum to 1.
+    history_ : dict of str to list
+        What each epoch of each member did; ``pandas.DataFrame(estimator.history_)`` is a tidy table.
+    n_features_in_ : int
+        Number of columns p.
+    feature_names_in_ : ndarray [p]
+        Names of the columns, if the table had names."""
+
+
 class _TreeEnsemble(Hyperparameters, BaseEstimator):
     """What both estimators share."""
 
@@ -47,24 +60,29 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
     ) -> Self:
-        """Fit to a table.
+        """Train on a table.
 
-        Ctrl-C stops within a step, keeps the best epoch so far, and then raises KeyboardInterrupt: the estimator is
-        fitted and can be used.
+        Ctrl-C stops training within one step and raises KeyboardInterrupt. The estimator then holds the best epoch so
+        far and can be used.
 
         Parameters
         ----------
         X : array-like, sparse matrix or data frame [n, p]
-            Numbers, booleans, strings, categories and dates; cells may be missing.
-        y : array-like [n], or [n, t] for several targets of a regression
+            Columns may hold numbers, booleans, strings, categories or dates. Cells may be missing.
+        y : array-like [n], or [n, t] for a regression with t targets
+            Class labels, or numbers.
         sample_weight : array-like [n], optional
-            A weight of 2 means the same as the row twice, and 0 the same as its absence.
-        eval_set : tuple (X, y) or (X, y, sample_weight), or a list that holds one, optional
-            Rows that decide the best epoch, instead of held-out parts of X.
+            Weights of the rows. A weight of 2 is equivalent to repeating the row, 0 to leaving it out.
+        eval_set : tuple (X, y) or (X, y, sample_weight), or a list that holds one such tuple, optional
+            Rows that decide the best epoch. Without them, each member holds out a part of X.
         checkpoint : path, optional
-            File to which the state of training is saved every half minute.
-        resume : bool
-            Go on from `checkpoint` if that file exists.
+            File that the state of training is saved to every 30 s.
+        resume : bool, default=False
+            Continue from `checkpoint` if that file exists.
+
+        Returns
+        -------
+        self
         """
         params = self._checked_params()
         previous: Model | None = self.model_ if self.warm_start and hasattr(self, "model_") else None
@@ -143,25 +161,25 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         return self.model_.predict(self._read(X, reset=False), n_threads=_n_threads_for(self.n_jobs))
 
     def predictor(self) -> Predictor:
-        """The fitted model compiled for prediction, for servers; see `softwood.model.predictor.Predictor`."""
+        """Return the fitted model compiled for prediction, for servers; see `softwood.model.Predictor`."""
         check_is_fitted(self, "model_")
         return self.model_.predictor()
 
     def harden(self, X: Any = None, y: ArrayLike | None = None, *, gamma: float | None = None) -> Self:
-        """Make ordinary oblique trees of the soft ones: each row takes one path through each tree.
+        """Turn the soft trees into ordinary oblique trees, in which each row takes a single path.
 
         Parameters
         ----------
         X, y : optional
-            Rows on which to measure what that costs; rows that training did not see tell most.
+            Rows to measure the cost on; use rows that training did not see.
         gamma : float, optional
-            Width of the soft band to narrow to, instead of none at all.
+            Narrow the soft band to this width instead of removing it.
 
         Returns
         -------
         estimator
-            A fitted copy of the same class. Its attribute `hardening_` is the `softwood.model.harden.HardeningCost` on
-            X and y, or None without them.
+            A fitted copy. Its attribute `hardening_` is the `softwood.model.harden.HardeningCost` on X and y, or None
+            without them.
 
         Examples
         --------
@@ -184,18 +202,18 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
 
     @property
     def history_(self) -> dict[str, list[Any]]:
-        """What each epoch did: "member", "epoch", "train_loss", "validation_loss", ... as columns of equal length."""
+        """What each epoch did: columns "member", "epoch", "train_loss", "validation_loss" and others, of one length."""
         check_is_fitted(self, "model_")
         return self.model_.history
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """Importance of each column [p], summing to 1; `softwood.model.importance` has the definition."""
+        """Importance of each column [p]; they sum to 1. `softwood.model.importance` has the definition."""
         check_is_fitted(self, "model_")
         return self.model_.importances
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one safetensors file; `softwood.load` reads it."""
+        """Write the fitted model to a safetensors file, which `softwood.load` reads."""
         check_is_fitted(self, "model_")
         self.model_.estimator = {"class": type(self).__name__, "params": _plain_parameters(self.get_params(deep=False))}
         self.model_.save(path)
@@ -210,7 +228,10 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
 
 
 class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEnsemble):
-    __doc__ = f"""Classifier: ensembles of soft decision trees, trained jointly by gradient descent.
+    __doc__ = f"""Classifier made of soft decision trees that are trained jointly by gradient descent.
+
+    It averages the scores of several members. Each member is an ensemble of soft trees, trained on a different part of
+    the rows. Tables need no preparation: numbers, booleans, strings, categories, dates and missing cells are encoded.
 
     Parameters
     ----------
@@ -218,15 +239,11 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
 
     Attributes
     ----------
-    model_ : Model
-        The fitted model.
-    classes_ : ndarray
+    classes_ : ndarray [k]
         Class labels.
-    feature_importances_ : ndarray [p]
-    history_ : dict of str to list
-    n_features_in_ : int
-    feature_names_in_ : ndarray [p]
-        Only where the table named its columns.
+{_ATTRIBUTES}
+
+    **Shape**: X [n, p], y [n]; `predict` gives [n], `predict_proba` [n, k] for k classes.
 
     Examples
     --------
@@ -240,17 +257,21 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
     def partial_fit(
         self, X: Any, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Take one pass over one piece of a longer table.
+        """Train for one epoch on one piece of a larger table.
 
-        Preprocessing is learned from the first piece: let it be a fair sample of at least some thousand rows. There is
-        no early stopping, and the learning rate is constant.
+        The first piece decides how columns are encoded, so it should be a representative sample of a few thousand rows
+        or more. There is no early stopping, and the learning rate is constant.
 
         Parameters
         ----------
         X, y, sample_weight
             As in `fit`.
         classes : array-like, optional
-            All classes that will occur; needed at the first call unless its y holds them all.
+            All classes that will occur. The first call needs it unless its y holds them all.
+
+        Returns
+        -------
+        self
         """
         if classes is not None and not hasattr(self, "model_"):
             self.classes_ = np.unique(np.asarray(classes))
@@ -263,22 +284,26 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
         )
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Raw scores [n, classes], or [n] for two classes (positive: the second class)."""
+        """Return raw scores [n, k] of k classes; for two classes [n], positive for the second class."""
         scores = self._raw_scores(X)
         return scores[:, 0] if self.model_.head.task == "binary" else scores
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probability of each class [n, classes]."""
+        """Return the probability of each class [n, k]."""
         return self._predictions(X)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Most probable class [n]."""
+        """Return the most probable class of each row [n]."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
 
 class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
-    __doc__ = f"""Regressor: ensembles of soft decision trees, trained jointly by gradient descent.
+    __doc__ = f"""Regressor made of soft decision trees that are trained jointly by gradient descent.
+
+    It averages the predictions of several members. Each member is an ensemble of soft trees, trained on a different
+    part of the rows. Tables need no preparation: numbers, booleans, strings, categories, dates and missing cells are
+    encoded, and targets are standardised where the loss allows it.
 
     Parameters
     ----------
@@ -286,13 +311,9 @@ class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
 
     Attributes
     ----------
-    model_ : Model
-        The fitted model.
-    feature_importances_ : ndarray [p]
-    history_ : dict of str to list
-    n_features_in_ : int
-    feature_names_in_ : ndarray [p]
-        Only where the table named its columns.
+{_ATTRIBUTES}
+
+    **Shape**: X [n, p], y [n] or [n, t] for t targets; `predict` gives the shape of y.
 
     Examples
     --------
@@ -304,9 +325,9 @@ class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
     """
 
     def partial_fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Take one pass over one piece of a longer table; see `TreeEnsembleClassifier.partial_fit`.
+        """Train for one epoch on one piece of a larger table; see `TreeEnsembleClassifier.partial_fit`.
 
-        The scale of the target is learned from the first piece, too.
+        The first piece also decides how the target is standardised.
         """
         return self._partial_fit(X, y, sample_weight)
 
@@ -314,7 +335,7 @@ class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
         return regression_problem(y, n_rows, sample_weight, loss=self.loss)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Predicted values: [n], or [n, t] for several targets, with a further axis for several quantiles."""
+        """Return predicted values: [n], or [n, t] for t targets, with one more axis for several quantiles."""
         return self._predictions(X)
 
     def __sklearn_tags__(self) -> Tags:
@@ -324,10 +345,14 @@ class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
 
 
 def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleRegressor:
-    """Read a file that `save` wrote, as a fitted estimator.
+    """Read a file that `save` wrote and return a fitted estimator.
 
-    No code in the file is run. A file that is damaged, truncated, hostile or of a newer version raises a
-    `softwood.model.file.ModelFileError`, which says what is wrong.
+    No code in the file is run.
+
+    Raises
+    ------
+    softwood.model.ModelFileError
+        If the file is damaged, truncated, hostile, or was written by a newer version.
     """
     model = Model.load(path)
     kind = TreeEnsembleRegressor if model.head.task == "regression" else TreeEnsembleClassifier

@@ -23,7 +23,7 @@ from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
-from softwood.training import EpochRecord, Member, Samples, TrainedMember, TrainingConfig, fit_members
+from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members
 from softwood.training.hyperparameters import TableFacts, resolve_auto
 from softwood.training.progress import Progress
 
@@ -225,13 +225,13 @@ def _hold_out(
 
 def _members(
     splits: Sequence[Split], offset: NDArray[np.float64], rng: np.random.Generator, previous: Model | None
-) -> list[Member]:
+) -> list[MemberData]:
     members = []
     for i, (training, held_out) in enumerate(splits):
         start = None
         if previous is not None and i < len(previous.members):
             start = TrainedMember(previous.members[i].trees, best_epoch=0, best_loss=np.nan)
-        members.append(Member(training, held_out, int(rng.integers(2**63)), offset, start))
+        members.append(MemberData(training, held_out, int(rng.integers(2**63)), offset, start))
     return members
 
 
