@@ -55,7 +55,7 @@ __all__ = [
     "quoted",
 ]
 
-Class = TypeVar("Class", bound=type[Any])
+T = TypeVar("T")
 
 
 # What a value may be -------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def declare(
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
-def keyword_parameters(cls: Class) -> Class:
+def keyword_parameters(cls: type[T]) -> type[T]:
     """Give a class an ``__init__`` that keeps its declared fields, and those of its bases, as attributes.
 
     Type checkers read such a class as a dataclass with keyword-only fields. It is none at run time: libraries that
@@ -333,7 +333,7 @@ def keyword_parameters(cls: Class) -> Class:
     signature += [parameter(d.name, parameter.KEYWORD_ONLY, default=d.default) for d in declared.values()]
     __init__.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     __init__.__qualname__ = f"{cls.__qualname__}.__init__"
-    cls.__init__ = __init__  # type: ignore[misc]
+    cls.__init__ = __init__  # type: ignore[method-assign]
     cls._declarations = declared  # type: ignore[attr-defined]
     return cls
 
