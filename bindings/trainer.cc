@@ -287,8 +287,8 @@ void bind_member(nb::module_& module, const char* name) {
 }  // namespace
 
 void bind_trainer(nb::module_& module) {
-  bind_member<float>(module, "MemberFloat32");
-  bind_member<double>(module, "MemberFloat64");
+  bind_member<float>(module, "TrainerFloat32");
+  bind_member<double>(module, "TrainerFloat64");
   module.def(
       "shuffled_order",
       [](std::uint64_t seed, std::int64_t epoch, const Output<std::int64_t, 1>& order) {

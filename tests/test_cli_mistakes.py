@@ -310,7 +310,7 @@ def test_usage_errors_are_one_line_too(capsys):
     assert "No such option: --nonsense" in complaint(capsys, "train", "iris", "--nonsense")
     assert complaint(capsys, "train") == "Missing argument 'TABLE'. See: softwood train --help"
     assert "Invalid value for '--depth'" in complaint(capsys, "train", "iris", "--depth", "deep")
-    assert "Invalid value for '--seed'" in complaint(capsys, "train", "iris", "--seed", "-1")
+    assert "Invalid value for '--random-state' / '--seed'" in complaint(capsys, "train", "iris", "--seed", "-1")
     assert "No such command 'trane'." in complaint(capsys, "trane")
     assert "'history', 'importances', 'tree'" in complaint(capsys, "plot", "nothing")
     code, printed, _ = ask(capsys)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +23,23 @@ def test_the_version_is_that_of_the_distribution():
 
 
 def test_import_is_light():
-    code = f"import softwood, sys; print([name for name in {HEAVY} if name in sys.modules])"
+    """Neither a framework nor scikit-learn, and less than half a second of computing."""
+    code = "import time; begin = time.process_time(); import softwood, sys; taken = time.process_time() - begin; "
+    code += f"print([name for name in {[*HEAVY, 'sklearn', 'scipy']} if name in sys.modules], taken < 0.5)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[] True"
+
+
+def test_public_names():
+    assert set(softwood.__all__) >= {
+        "TreeEnsembleClassifier", "TreeEnsembleRegressor", "load", "Loss", "export", "explain", "ops", "reference",
+        "get_num_threads", "set_num_threads",
+    }  # fmt: skip
+    assert set(softwood.__all__) <= set(dir(softwood))
+    assert {"torch", "keras", "jax", "training", "plot", "tune"} <= set(dir(softwood))
+    for name in softwood.__all__:
+        assert getattr(softwood, name) is not None
+    code = "from softwood import *; import sys; print([n for n in ('torch', 'jax', 'keras') if n in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
@@ -30,7 +47,46 @@ def test_import_is_light():
 def test_unknown_attributes_are_refused():
     with pytest.raises(AttributeError, match="module 'softwood' has no attribute 'forest'"):
         _ = softwood.forest
-    assert {"ops", "reference"} <= set(dir(softwood))
+
+
+# Each line and what mypy says of it: a revealed type, or an error.
+TYPED = {
+    "reveal_type(softwood.TreeEnsembleClassifier())": '"softwood.estimators.TreeEnsembleClassifier"',
+    "reveal_type(softwood.TreeEnsembleRegressor().fit([[1.0]], [1.0]))": '"softwood.estimators.TreeEnsembleRegressor"',
+    "reveal_type(softwood.TreeEnsembleRegressor().predict([[1.0]]))": '"numpy.ndarray[',
+    "reveal_type(softwood.TreeEnsembleClassifier().n_trees)": '"int"',
+    "reveal_type(softwood.TreeEnsembleClassifier().patience)": '"int | None"',
+    'reveal_type(softwood.load("m.safetensors"))': (
+        '"softwood.estimators.TreeEnsembleClassifier | softwood.estimators.TreeEnsembleRegressor"'
+    ),
+    'reveal_type(softwood.Loss("huber"))': '"softwood.training.losses.Loss"',
+    'reveal_type(softwood.export.export(None, "m.c"))': '"list[pathlib.Path]"',
+    "reveal_type(softwood.training.TrainingConfig(softwood.Loss('huber')).depth)": '"int"',
+    "reveal_type(softwood.torch.TreeEnsemble(3, 1, 2, 4))": '"softwood.torch.layer.TreeEnsemble"',
+    "reveal_type(softwood.get_num_threads())": '"int"',
+    "softwood.TreeEnsembleClassifier(n_trees=8, l1='auto', batch_norm='fixed', random_state=0)": "",
+    "softwood.TreeEnsembleClassifier(n_tree=8)": 'Unexpected keyword argument "n_tree"',
+    "softwood.TreeEnsembleClassifier(8)": "Too many positional arguments",
+    "softwood.TreeEnsembleClassifier(n_trees='8')": 'Argument "n_trees" to "TreeEnsembleClassifier"',
+    "softwood.TreeEnsembleClassifier(activation='relu')": 'Argument "activation" to "TreeEnsembleClassifier"',
+    "softwood.TreeEnsembleRegressor(class_weight='balanced')": 'Unexpected keyword argument "class_weight"',
+    "softwood.forest": 'Module has no attribute "forest"',
+}
+
+
+def test_type_checkers_see_the_public_names(tmp_path):
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text("\n".join(["import softwood", *TYPED]) + "\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--hide-error-context"]
+    path = {**os.environ, "MYPYPATH": "src"}
+    run = subprocess.run([*command, str(snippet)], cwd=ROOT, env=path, capture_output=True, text=True)
+    said: dict[int, str] = {}
+    for line in run.stdout.splitlines():
+        if match := re.match(r".*snippet\.py:(\d+): (?:note|error): (.*)", line):
+            said.setdefault(int(match[1]) - 2, match[2])
+    for i, (line, expected) in enumerate(TYPED.items()):
+        assert said.get(i, "").removeprefix("Revealed type is ").startswith(expected), (line, said.get(i), run.stdout)
+        assert expected or i not in said, line
 
 
 def test_stubs_match_the_compiled_module(tmp_path):

@@ -340,9 +340,9 @@ def test_samples_that_do_not_fit_are_refused(samples, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"depth": 0}, r"depth must be 1 to 20; got 0\."),
-        ({"gamma_end": 0.0}, r"gamma_end must be positive or None; got 0\.0\."),
-        ({"max_features": 1.5}, r"max_features must be in \(0, 1\]; got 1\.5\."),
+        ({"depth": 0}, r"depth must be an integer from 1 to 20; got 0\."),
+        ({"gamma_end": 0.0}, r"gamma_end must be a number above 0, or None; got 0\.0\."),
+        ({"max_features": 1.5}, r"max_features must be a number above 0 and at most 1; got 1\.5\."),
         ({"optimizer": "sgd"}, r"optimizer must be 'auto', 'adam' or 'lazy_adam'; got 'sgd'\."),
     ],
 )

@@ -91,7 +91,7 @@ class Predictor:
 
     def predict_base(self, base: Annotated[NDArray[numpy.float32], dict(shape=(None, None), device='cpu', writable=False)], raw_scores: bool, output: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], n_threads: int) -> None: ...
 
-class MemberFloat32:
+class TrainerFloat32:
     def __init__(self, settings: dict, arrays: dict, train: dict, validation: object | None, custom_loss: object | None) -> None: ...
 
     @property
@@ -115,7 +115,7 @@ class MemberFloat32:
     @staticmethod
     def column_statistics(samples: dict, mean: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], variance: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], n_threads: int) -> None: ...
 
-class MemberFloat64:
+class TrainerFloat64:
     def __init__(self, settings: dict, arrays: dict, train: dict, validation: object | None, custom_loss: object | None) -> None: ...
 
     @property

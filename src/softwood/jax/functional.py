@@ -13,11 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.jax import operator
 from softwood.jax.operator import Settings
 
-MAX_DEPTH = 20
-ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
 IMPLEMENTATIONS = ("auto", "native", "dense")
 
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import keras
 
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.keras import backends
-
-MAX_DEPTH = 20
-ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
 
 
 @keras.saving.register_keras_serializable(package="softwood")
@@ -85,7 +83,7 @@ class TreeEnsemble(keras.layers.Layer):
         self.n_trees = self._positive_integer("n_trees", n_trees)
         self.depth = self._positive_integer("depth", depth, at_most=MAX_DEPTH)
         self.gamma = self._positive_number("gamma", gamma)
-        self.activation = self._one_of("activation", activation, ACTIVATIONS)
+        self.activation = self._one_of("activation", activation, tuple(ACTIVATIONS))
         self.implementation = self._one_of("implementation", implementation, backends.IMPLEMENTATIONS)
         self.use_bias = bool(use_bias)
         self.sum_trees = bool(sum_trees)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.model.container import ModelFileError, read_container, write_container
 from softwood.model.model import Model
 from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember, Trees
@@ -208,7 +209,9 @@ def _check_member(model: Model, i: int, member: ModelMember) -> None:
     p = model.preprocessor.encodings[member.encoding].n_features
     m, n_leaves, k = trees.leaf_weight.shape
     depth = n_leaves.bit_length() - 1
-    _require(m > 0 and k > 0 and 1 <= depth <= 20 and n_leaves == 1 << depth, f"member {i} has no perfect trees.")
+    _require(
+        m > 0 and k > 0 and 1 <= depth <= MAX_DEPTH and n_leaves == 1 << depth, f"member {i} has no perfect trees."
+    )
     shapes: dict[str, tuple[int, ...]] = {
         "split_weight": (m, n_leaves - 1, p),
         "split_bias": (m, n_leaves - 1),
@@ -228,7 +231,7 @@ def _check_member(model: Model, i: int, member: ModelMember) -> None:
             _require(array is not None and array.shape == (p,), f"batch norm of member {i} has a wrong shape.")
     dtypes = {a.dtype for a in (trees.split_weight, trees.leaf_weight, trees.split_bias) if a is not None}
     _require(dtypes <= {np.dtype(np.float32)} or dtypes <= {np.dtype(np.float64)}, f"member {i} has a wrong type.")
-    _require(trees.activation in ("smooth_step", "smoother_step", "logistic"), f"member {i} has an unknown activation.")
+    _require(trees.activation in ACTIVATIONS, f"member {i} has an unknown activation.")
     _require(np.isfinite(trees.gamma) and trees.gamma > 0, f"gamma of member {i} must be positive.")
 
 

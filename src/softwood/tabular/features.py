@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,8 @@ from softwood.ops import get_num_threads
 FEATURE_KINDS = ("linear", "soft_clip", "ramp", "level", "missing")
 LINEAR, SOFT_CLIP, RAMP, LEVEL, MISSING = range(5)
 
-ENCODING_NAMES = ("standard", "piecewise")
+EncodingName = Literal["standard", "piecewise"]
+ENCODING_NAMES: tuple[str, ...] = get_args(EncodingName)
 
 # z and features are held within plus or minus this; the core knows it too.
 LARGEST = 1e6

@@ -23,35 +23,28 @@ from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
-from softwood.training import EpochRecord, Member, Samples, TrainedMember, TrainingConfig, fit_members
+from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members
+from softwood.training.hyperparameters import TableFacts, resolve_auto
 from softwood.training.progress import Progress
 
-# Penalties where the caller names none; regression wants weaker ones.
-L1 = {"classification": 0.1, "regression": 0.03}
-WEIGHT_DECAY = {"classification": 0.1, "regression": 0.03}
 # Fewer rows than this in a fold say nothing about the best epoch.
 _MIN_HELD_OUT_ROWS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FitResult:
     """Outcome of one call: the model, and the members with what a later call needs to go on."""
 
     model: Model
     trained: list[TrainedMember]
 
 
-def training_config(params: Mapping[str, Any], head: Head) -> TrainingConfig:
-    """Translate checked constructor parameters of an estimator."""
-    family = "regression" if head.task == "regression" else "classification"
-    same = "n_trees depth gamma gamma_end activation max_features learning_rate batch_size max_epochs patience l2"
-    names = [*same.split(), "batch_norm", "optimizer"]
-    return TrainingConfig(
-        loss=head.loss,
-        l1=L1[family] if params["l1"] == "auto" else params["l1"],
-        weight_decay=WEIGHT_DECAY[family] if params["weight_decay"] == "auto" else params["weight_decay"],
-        **{name: params[name] for name in names},
-    )
+def training_config(params: Mapping[str, Any], head: Head, table: Table) -> TrainingConfig:
+    """Translate checked constructor parameters of an estimator; "auto" becomes what it stands for on this table."""
+    n_classes = 0 if head.classes is None else len(head.classes)
+    resolved = resolve_auto(params, TableFacts(head.task, table.n_rows, table.n_columns, n_classes))
+    settings = {field.name: resolved[field.name] for field in fields(TrainingConfig) if field.name in resolved}
+    return TrainingConfig(**settings | {"loss": head.loss})
 
 
 def member_encodings(encoding: str, n_members: int) -> list[str]:
@@ -92,7 +85,7 @@ def train(
     *,
     validation: tuple[Table, Problem] | None = None,
     previous: Model | None = None,
-) -> Fitted:
+) -> FitResult:
     """Fit a model.
 
     Parameters
@@ -133,7 +126,7 @@ def train(
     else:
         splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
     members = _members(splits, head.loss.best_constant(y[rows], weight), rng, previous)
-    config = training_config(params, head)
+    config = training_config(params, head, table)
     time_left = None if deadline is None else max(0.0, deadline - time.monotonic())
     metric = "R²" if head.task == "regression" else "accuracy"
     with Progress(config.max_epochs, len(members), metric) if params["verbose"] else nullcontext() as progress:
@@ -147,12 +140,12 @@ def train(
             resume=run.resume,
         )
     model = _assemble(preprocessor, encodings, trained, head, base[rows[:N_IMPORTANCE_ROWS]])
-    return Fitted(model, trained)
+    return FitResult(model, trained)
 
 
 def train_on_piece(
-    table: Table, problem: Problem, params: Mapping[str, Any], run: RunOptions, *, previous: Fitted | None
-) -> Fitted:
+    table: Table, problem: Problem, params: Mapping[str, Any], run: RunOptions, *, previous: FitResult | None
+) -> FitResult:
     """Take one pass over one piece of a longer table, at a constant learning rate and without held-out rows.
 
     The first piece decides the preprocessing. Memory is in proportion to the piece.
@@ -178,17 +171,17 @@ def train_on_piece(
     members = _members(splits, offset, rng, None if previous is None else previous.model)
     if previous is not None:
         members = [replace(member, start=start) for member, start in zip(members, previous.trained, strict=True)]
-    config = replace(training_config(params, head), schedule="constant", warmup=0.0, max_epochs=1, patience=None)
+    config = replace(training_config(params, head, table), schedule="constant", warmup=0.0, max_epochs=1, patience=None)
     trained = fit_members(config, members, n_threads=run.n_threads, keep_state=True, accumulate=previous is not None)
     model = _assemble(preprocessor, encodings, trained, head, base[rows[:N_IMPORTANCE_ROWS]])
     if previous is not None:
         model.history = _append(previous.model.history, model.history)
-    return Fitted(model, trained)
+    return FitResult(model, trained)
 
 
-def restart(model: Model) -> Fitted:
+def restart(model: Model) -> FitResult:
     """A fitted model as the piece before the next, without the optimiser's moments."""
-    return Fitted(model, [TrainedMember(member.trees, best_epoch=0, best_loss=np.nan) for member in model.members])
+    return FitResult(model, [TrainedMember(member.trees, best_epoch=0, best_loss=np.nan) for member in model.members])
 
 
 def _scatter(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
@@ -232,13 +225,13 @@ def _hold_out(
 
 def _members(
     splits: Sequence[Split], offset: NDArray[np.float64], rng: np.random.Generator, previous: Model | None
-) -> list[Member]:
+) -> list[MemberData]:
     members = []
     for i, (training, held_out) in enumerate(splits):
         start = None
         if previous is not None and i < len(previous.members):
             start = TrainedMember(previous.members[i].trees, best_epoch=0, best_loss=np.nan)
-        members.append(Member(training, held_out, int(rng.integers(2**63)), offset, start))
+        members.append(MemberData(training, held_out, int(rng.integers(2**63)), offset, start))
     return members
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softwood.arguments import ACTIVATIONS, MAX_DEPTH
+from softwood.arguments import ACTIVATIONS, FLOAT32_GAMMA, MAX_DEPTH
 from softwood.torch import dense, eager, native, operator
 
-SMALLEST_GAMMA, LARGEST_GAMMA = 1e-37, 1e37  # both have an inverse in float32
+# Those of float32 for all dtypes: a module may be cast after it was made.
+SMALLEST_GAMMA, LARGEST_GAMMA = FLOAT32_GAMMA
 IMPLEMENTATIONS = ("auto", "native", "dense")
 
 
@@ -239,14 +240,14 @@ def _check(
     _check_shapes(x, split_weight, leaf_weight, split_bias)
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}; got {activation!r}")
-    check_gamma(gamma)
+    check_float32_gamma(gamma)
 
 
-def check_gamma(gamma: float) -> None:
-    """Refuse a width of the soft band without an inverse in float32."""
+def check_float32_gamma(gamma: float) -> None:
+    """Refuse a width of the soft band without an inverse in float32, whatever the dtype of the tensors."""
     if not SMALLEST_GAMMA <= gamma <= LARGEST_GAMMA:
         raise ValueError(
-            f"gamma must be a number between {SMALLEST_GAMMA} and {LARGEST_GAMMA}, the width of the soft band; "
+            f"gamma must be a number between {SMALLEST_GAMMA} and {LARGEST_GAMMA:.2g}, the width of the soft band; "
             f"got {gamma}: 1.0 is a good start"
         )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from softwood.arguments import ACTIVATIONS, MAX_DEPTH
-from softwood.torch.functional import IMPLEMENTATIONS, check_gamma, reachable_leaves, tree_ensemble
+from softwood.torch.functional import IMPLEMENTATIONS, check_float32_gamma, reachable_leaves, tree_ensemble
 
 PAPER_BOUND = 0.01
 INITS = ("paper", "scaled")
@@ -128,7 +128,7 @@ class TreeEnsemble(nn.Module):
                 f"{n_numbers * dtype.itemsize / 2**30:,.1f} GiB, and their gradients as much again: use more trees of "
                 "less depth"
             )
-        check_gamma(self.gamma)
+        check_float32_gamma(self.gamma)
         for name, options in (("activation", ACTIVATIONS), ("implementation", IMPLEMENTATIONS), ("init", INITS)):
             if getattr(self, name) not in options:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}; got {getattr(self, name)!r}")

@@ -19,7 +19,7 @@ from softwood.model.parts import BatchNorm, Trees
 from softwood.ops import get_num_threads
 from softwood.training.checkpoint import read_checkpoint, write_checkpoint
 from softwood.training.config import TrainingConfig
-from softwood.training.samples import EpochRecord, Member, StopReason, TrainedMember, check_members
+from softwood.training.samples import EpochRecord, MemberData, StopReason, TrainedMember, check_members
 from softwood.training.state import MemberState
 
 EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
@@ -27,7 +27,7 @@ EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
 
 def fit_members(
     config: TrainingConfig,
-    members: Sequence[Member],
+    members: Sequence[MemberData],
     *,
     n_threads: int | None = None,
     callback: EpochCallback | None = None,
@@ -47,7 +47,7 @@ def fit_members(
     Parameters
     ----------
     config : TrainingConfig
-    members : sequence of Member
+    members : sequence of MemberData
         Their tables may differ (two encodings, say), but share dtype and number of targets.
     n_threads : int, optional
         At most this many threads; the library's setting if None.
@@ -64,8 +64,8 @@ def fit_members(
     keep_state : bool
         Return the optimiser's moments too, of the last step rather than of the best epoch.
     accumulate : bool
-        With `Member.start`: merge its batch-norm statistics with those of the new rows rather than replace them (for
-        tables that come in pieces).
+        With `MemberData.start`: merge its batch-norm statistics with those of the new rows rather than replace them,
+        for tables that come in pieces.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def fit_members(
     >>> from softwood.training import Loss, Samples
     >>> x = np.random.default_rng(0).normal(size=(200, 3))
     >>> config = TrainingConfig(Loss("squared_error"), n_trees=4, depth=2, max_epochs=30, learning_rate=0.05)
-    >>> (member,) = fit_members(config, [Member(Samples(x, x[:, 0] > 0, rows=np.arange(150)))])
+    >>> (member,) = fit_members(config, [MemberData(Samples(x, x[:, 0] > 0, rows=np.arange(150)))])
     >>> member.history[-1].train_loss < 0.1
     True
     """
@@ -99,7 +99,7 @@ class _Fit:
     """The loop over epochs."""
 
     config: TrainingConfig
-    members: Sequence[Member]
+    members: Sequence[MemberData]
     states: list[MemberState]
     n_threads: int
     callback: EpochCallback | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,10 @@ from scipy.special import expit, logit, softmax  # type: ignore[import-untyped]
 
 from softwood.arguments import FloatArray
 
-CustomLoss = Callable[[FloatArray, FloatArray, FloatArray], "FloatArray | tuple[FloatArray, float]"]
+CustomLoss = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | tuple[FloatArray, float]]
 
 # The order is that of LossKind in the core.
-LOSS_NAMES = (
+LossName = Literal[
     "cross_entropy",
     "binary_cross_entropy",
     "squared_error",
@@ -30,7 +30,8 @@ LOSS_NAMES = (
     "poisson",
     "gamma",
     "tweedie",
-)
+]
+LOSS_NAMES: tuple[str, ...] = get_args(LossName)
 _CUSTOM = len(LOSS_NAMES)
 _LOG_LINK = ("poisson", "gamma", "tweedie")
 # Shares of classes nearer to 0 or 1 than this start from the score of this one.

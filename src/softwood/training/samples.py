@@ -71,8 +71,8 @@ class EpochRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
-    """One ensemble to be trained.
+class MemberData:
+    """What one member, an ensemble of a model, is trained on and starts from.
 
     Parameters
     ----------
@@ -98,7 +98,8 @@ class Member:
 class TrainedMember:
     """Result of one member: its best trees, which epoch they are from (counted from 0), and the history.
 
-    `optimizer_state` (only with `keep_state=True`) lets a later call go on where this one stopped; see `Member.start`.
+    `optimizer_state` (only with `keep_state=True`) lets a later call continue where this one stopped; see
+    `MemberData.start`.
     """
 
     trees: Trees
@@ -109,7 +110,7 @@ class TrainedMember:
     optimizer_state: dict[str, NDArray[Any]] | None = None
 
 
-def check_members(loss: Loss, members: Sequence[Member]) -> None:
+def check_members(loss: Loss, members: Sequence[MemberData]) -> None:
     if not members:
         raise ValueError("members must hold at least one member; got none.")
     first = _check_samples(members[0].train, loss, "members[0].train")

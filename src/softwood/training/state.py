@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from softwood import _core
 from softwood.arguments import FloatArray, check_activation
-from softwood.training.samples import EpochRecord, Member, Samples, StopReason, TrainedMember
+from softwood.training.samples import EpochRecord, MemberData, Samples, StopReason, TrainedMember
 
 if TYPE_CHECKING:
     from softwood.training.config import TrainingConfig
@@ -27,7 +27,7 @@ _MASK_VALUES = 2**20  # random numbers for feature masks that are held at once
 class MemberState:
     """Arrays and counters of one member, and the compiled trainer that works on them in place."""
 
-    def __init__(self, config: TrainingConfig, member: Member, *, n_threads: int, accumulate: bool) -> None:
+    def __init__(self, config: TrainingConfig, member: MemberData, *, n_threads: int, accumulate: bool) -> None:
         self.config = config
         self.dtype = member.train.x.dtype
         self.best_epoch = -1
@@ -60,7 +60,7 @@ class MemberState:
             self.native.adam_step = int(member.start.optimizer_state["adam_step"])
 
     def _set_statistics(
-        self, member: Member, train: dict[str, Any], n_rows: int, n_threads: int, accumulate: bool
+        self, member: MemberData, train: dict[str, Any], n_rows: int, n_threads: int, accumulate: bool
     ) -> None:
         """Exact mean and variance of the training rows, merged with those of earlier rows if `accumulate`."""
         p = member.train.n_features
@@ -95,7 +95,7 @@ class MemberState:
 
 
 def _native_class(dtype: npt.DTypeLike) -> Any:
-    return _core.MemberFloat32 if dtype == np.float32 else _core.MemberFloat64
+    return _core.TrainerFloat32 if dtype == np.float32 else _core.TrainerFloat64
 
 
 def _native_samples(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _native_settings(config: TrainingConfig, n_steps: int) -> dict[str, Any]:
     }
 
 
-def _initial_arrays(config: TrainingConfig, member: Member, n_features: int, n_outputs: int) -> dict[str, Any]:
+def _initial_arrays(config: TrainingConfig, member: MemberData, n_features: int, n_outputs: int) -> dict[str, Any]:
     """Parameters, random or those of `member.start`, and the optimiser's arrays beside each of them."""
     dtype = member.train.x.dtype
     start = member.start
