@@ -33,7 +33,7 @@ core-tests: build
 python-tests: build
 	@command -v chromedriver > /dev/null || echo "Note: no chromedriver on the PATH, so the tests of the HTML report in \
 	a browser will be skipped. On Debian: apt-get install chromium chromium-driver"
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 2
 
 bench: build  ## speed against rivals; see docs/performance.md
 	$(BIN)/python benchmarks/kernels.py

@@ -1,8 +1,9 @@
 """Tests that run in another process, because they need settings that are fixed when a module is imported.
 
 A test that is marked by ``process(NAME="value", ...)`` runs in a process with these environment variables, and is
-reported like any other. One process serves all tests with the same settings, one after the other; it imports the test
-module itself, so that here the module needs no more than to be collected. conftest.py takes its hooks from this module.
+reported like any other. One process serves tests with the same settings one after the other, until one with others
+comes: parametrize by a fixture with the scope of the module. The process imports the test module itself, so that here
+the module needs no more than to be collected. conftest.py takes its hooks from this module.
 """
 
 from __future__ import annotations
@@ -40,16 +41,12 @@ class Process:
 
     def run(self, item: pytest.Item) -> list[pytest.TestReport]:
         """Return the reports of a test; one of a failure if the process ended."""
-        nodeid = item.nodeid.partition("@")[0]  # without the group that pytest-xdist may have added
         try:
-            self.connection.send(nodeid)
+            self.connection.send(item.nodeid)
             found = self.connection.recv()
         except (EOFError, OSError):
             return [self.report_of_the_end(item)]
-        reports = [item.config.hook.pytest_report_from_serializable(config=item.config, data=data) for data in found]
-        for report in reports:
-            report.nodeid = item.nodeid
-        return reports
+        return [item.config.hook.pytest_report_from_serializable(config=item.config, data=data) for data in found]
 
     def report_of_the_end(self, item: pytest.Item) -> pytest.TestReport:
         self.close()
@@ -73,7 +70,6 @@ _process: Process | None = None
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "process(NAME=value, ...): run in a process with these environment variables")
-    config.addinivalue_line("markers", "xdist_group(name): of pytest-xdist, which need not be installed")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -115,7 +111,7 @@ class _Collected:
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """In the other process: run the tests that are asked for until nobody asks any more."""
-    if not IS_OTHER_PROCESS:
+    if not IS_OTHER_PROCESS or session.testsfailed:  # pytest then says what could not be collected
         return None
     items = {item.nodeid: item for item in session.items}
     collected = _Collected()

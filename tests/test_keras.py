@@ -23,18 +23,16 @@ BACKEND = os.environ.get("KERAS_BACKEND")
 IMPLEMENTATIONS = ["native", "dense"]
 
 
-def marks_of(backend: str) -> list[pytest.MarkDecorator]:
-    settings = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return [pytest.mark.process(**settings), pytest.mark.xdist_group(backend)]
+def in_process_of(backend: str) -> pytest.MarkDecorator:
+    return pytest.mark.process(KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3")
 
 
 @pytest.fixture(
-    autouse=True, scope="module", params=[pytest.param(backend, marks=marks_of(backend)) for backend in BACKENDS]
+    autouse=True, scope="module", params=[pytest.param(name, marks=in_process_of(name)) for name in BACKENDS]
 )
 def backend(request):
     """Every test runs once for each backend, in a process of its own."""
     assert keras.backend.backend() == request.param
-    return request.param
 
 
 @pytest.fixture(autouse=True)
