@@ -100,6 +100,27 @@ def test_resume_without_a_file_starts_anew_and_without_resume_the_file_is_replac
     assert first[0].trees.leaf_weight.shape[1] == 16
 
 
+@pytest.mark.parametrize(("seconds", "epochs"), [(0.0, [1, 2, 3, 4]), (1e9, [4])])
+def test_files_are_written_when_they_are_due_and_at_the_end(tmp_path, monkeypatch, seconds, epochs):
+    written = []
+
+    def note(path, config, members, states, next_epoch):
+        written.append(next_epoch)
+
+    monkeypatch.setattr("softwood.training.loop.write_checkpoint", note)
+    config = dataclasses.replace(CONFIG, max_epochs=4, patience=None)
+    fit_members(config, members(1), checkpoint=tmp_path / "run.checkpoint", checkpoint_every=seconds)
+    assert written == epochs
+
+
+@pytest.mark.xfail(strict=True, reason="a run that the time limit stops is written down as finished, mid-epoch")
+def test_a_run_that_the_time_limit_stopped_goes_on(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    fit_members(CONFIG, members(1), checkpoint=path, time_limit=0.0)
+    (resumed,) = fit_members(CONFIG, members(1), checkpoint=path, resume=True)
+    assert_same(fit_members(CONFIG, members(1))[0], resumed)
+
+
 def test_another_table_is_refused(tmp_path):
     path = tmp_path / "run.checkpoint"
     fit_members(CONFIG, members(1), checkpoint=path)

@@ -65,6 +65,25 @@ def test_many_categories_get_cross_fitted_target_means():
     np.testing.assert_allclose(unseen[0], [-1, y.mean()], rtol=1e-6)
 
 
+def test_ten_levels_get_flags_and_eleven_target_means():
+    for n_levels, has_many in ((10, False), (11, True)):
+        preprocessor, _ = fitted(pd.DataFrame({"code": [f"c{i % n_levels}" for i in range(110)]}), np.arange(110.0))
+        assert preprocessor.columns[0].has_many_levels == has_many
+        assert kinds_of(preprocessor.encodings["standard"]) == (["linear"] if has_many else ["level"] * 10)
+
+
+def test_target_means_of_a_training_row_leave_out_its_own_fold():
+    """Every fifth row is a fold."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"code": [f"c{i}" for i in rng.integers(0, 12, 300)]})
+    y = rng.random(300)
+    _, before = fitted(X, y)
+    fold = np.arange(300) % 5 == 2
+    _, after = fitted(X, np.where(fold, y + 1, y))
+    np.testing.assert_array_equal(before[fold, 1], after[fold, 1])
+    assert np.all(before[~fold, 1] != after[~fold, 1])
+
+
 def test_target_means_of_several_targets():
     code = np.arange(300) % 15
     y = np.column_stack([code == 3, code % 2, np.zeros(300)]).astype(float)
@@ -82,6 +101,8 @@ def test_rare_levels_stand_for_unseen_ones():
     preprocessor, _ = fitted(pd.DataFrame({"code": code}), y)
     assert len(preprocessor.columns[0].levels) == 12
     assert preprocessor.target_means[0][-1, 0] > 0.9
+    twice, _ = fitted(pd.DataFrame({"code": [*code, "rare 0"]}), np.append(y, 1.0))
+    assert twice.columns[0].levels[-1] == "rare 0"
 
 
 def test_column_of_ids_is_reported():
@@ -100,6 +121,28 @@ def test_dates_keep_their_resolution_and_calendar():
     np.testing.assert_array_equal(base[:, 1], when.month)
     np.testing.assert_array_equal(base[:, 2], when.day_of_week)
     np.testing.assert_array_equal(base[:, 3], when.hour)
+
+
+def test_calendar_of_missing_dates_and_dates_before_1970():
+    when = pd.to_datetime(["1969-12-31 23:59:59", None, "1900-03-01 05:00:00", "2024-02-29 12:00:00"])
+    _, base = fitted(pd.DataFrame({"when": when}))
+    np.testing.assert_array_equal(base[:, 1:], np.stack([when.month, when.day_of_week, when.hour], axis=1))
+    assert np.isnan(base[1]).all()
+
+
+def test_calendar_parts_that_do_not_vary_are_left_out():
+    when = pd.date_range("2020-01-06", periods=5, freq="D")
+    assert fitted(pd.DataFrame({"when": when}))[0].columns[0].calendar == ("weekday",)
+    assert fitted(pd.DataFrame({"when": when[:1]}))[0].columns[0].calendar == ()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "offset", "unit"),
+    [(1e6, 1e6 + 2, 1e6 + 1, 1), (-2001, -2000, -2000.5, 1), (100, 101, 0, 1), (5, 5, 0, 1), (0, 1e31, 0, 1e31)],
+)
+def test_only_numbers_that_float32_would_blur_are_moved_or_scaled(low, high, offset, unit):
+    column = fitted(np.array([[low], [high]], dtype=float))[0].columns[0]
+    assert (column.offset, column.unit) == (offset, unit)
 
 
 def test_large_offsets_and_extreme_units_survive_float32():
@@ -124,11 +167,20 @@ def test_float32_table_is_not_copied():
     assert np.shares_memory(learn_columns(table).read(table), X)
 
 
-def test_sparse_equals_dense():
+@pytest.mark.parametrize("block_rows", [7, 65_536])
+def test_sparse_equals_dense(monkeypatch, block_rows):
+    monkeypatch.setattr("softwood.tabular.columns._BLOCK_ROWS", block_rows)
     X = np.random.default_rng(0).poisson(0.3, size=(200, 5)).astype(float)
     dense, sparse = fitted(X)[0], fitted(scipy.sparse.csr_array(X))[0]
     for name in ("standard", "piecewise"):
         np.testing.assert_array_equal(encode(dense, X, name), encode(sparse, scipy.sparse.csc_array(X), name))
+
+
+def test_numbers_beyond_float32_become_its_largest():
+    preprocessor, _ = fitted(np.array([[1.0], [2.0]]))
+    largest = np.finfo(np.float32).max
+    base = preprocessor.read(read_table([[1e300], [-1e300], [3.0]]))
+    np.testing.assert_array_equal(base, np.array([[largest], [-largest], [3.0]], dtype=np.float32))
 
 
 def test_merge_rows():
@@ -140,6 +192,20 @@ def test_merge_rows():
     shuffled, shuffled_weight = merge_rows(base[order], y[order], np.array([1.0, 2, 3, 4, 5, 0])[order])
     np.testing.assert_array_equal(base[order][shuffled], base[rows])
     np.testing.assert_array_equal(shuffled_weight, weight)
+
+
+def test_rows_that_share_a_key_but_differ_stay_apart(monkeypatch):
+    monkeypatch.setattr("softwood.tabular.columns._mix", lambda key, values: key)
+    base = np.array([[1.0], [1.0], [2.0], [1.0]], dtype=np.float32)
+    rows, weight = merge_rows(base, np.array([0.0, 0.0, 0.0, 5.0]), np.ones(4))
+    assert rows.tolist() == [0, 2, 3]
+    assert weight.tolist() == [2, 1, 1]
+
+
+def test_every_nan_is_the_same():
+    other_nan = np.array([0x7FC00001], dtype=np.uint32).view(np.float32)[0]
+    rows, weight = merge_rows(np.array([[np.nan], [other_nan]], dtype=np.float32), np.zeros(2), np.ones(2))
+    assert (len(rows), weight.tolist()) == (1, [2])
 
 
 def test_plain_data_round_trip():
