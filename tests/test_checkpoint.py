@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,16 +101,20 @@ def test_resume_without_a_file_starts_anew_and_without_resume_the_file_is_replac
     assert first[0].trees.leaf_weight.shape[1] == 16
 
 
-@pytest.mark.parametrize(("seconds", "epochs"), [(0.0, [1, 2, 3, 4]), (1e9, [4])])
+@pytest.mark.parametrize(("seconds", "epochs"), [(0, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (1e9, [5])])
 def test_files_are_written_when_they_are_due_and_at_the_end(tmp_path, monkeypatch, seconds, epochs):
-    written = []
+    """An epoch takes a second by this clock."""
+    clock, written = [0], []
 
     def note(path, config, members, states, next_epoch):
         written.append(next_epoch)
 
     monkeypatch.setattr("softwood.training.loop.write_checkpoint", note)
-    config = dataclasses.replace(CONFIG, max_epochs=4, patience=None)
-    fit_members(config, members(1), checkpoint=tmp_path / "run.checkpoint", checkpoint_every=seconds)
+    monkeypatch.setattr("softwood.training.loop.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    config = dataclasses.replace(CONFIG, max_epochs=5, patience=None)
+    path = tmp_path / "run.checkpoint"
+    tick = lambda records: clock.append(clock.pop() + 1)  # noqa: E731
+    fit_members(config, members(1), checkpoint=path, checkpoint_every=seconds, callback=tick)
     assert written == epochs
 
 

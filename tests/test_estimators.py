@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 import signal
 import threading
 import time
@@ -349,6 +350,8 @@ def test_verbose_shows_progress(capsys):
     assert "validation loss 0." in shown
     assert "accuracy 0." in shown
     assert "reachable leaves" in shown
+    TreeEnsembleRegressor(**QUICK, verbose=1).fit(X_DIABETES, Y_DIABETES)
+    assert re.search(r"validation loss \S+, R² -?\d", capsys.readouterr().err)
     TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER)
     assert capsys.readouterr().err == ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.metadata
+import itertools
 import re
 import shlex
 import subprocess
@@ -32,6 +33,21 @@ def test_unknown_attributes_are_refused():
     with pytest.raises(AttributeError, match="module 'softwood' has no attribute 'forest'"):
         _ = softwood.forest
     assert {"ops", "reference"} <= set(dir(softwood))
+
+
+def test_the_oldest_versions_are_those_that_the_package_allows():
+    """torch is the exception, of which no other version can be installed without a GPU's libraries everywhere."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    lists = [project["project"]["dependencies"], project["build-system"]["requires"]]
+    requirements = itertools.chain(*lists, *(extras[name] for name in extras if name != "paper"))
+    pins = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints-oldest.txt").read_text(), re.MULTILINE))
+    bounds = [match.groups() for text in requirements if (match := re.match(r"([\w-]+)>=([\d.]+)$", text))]
+    assert len(bounds) > 15
+    for name, bound in bounds:
+        if name not in ("torch", "cmake"):
+            assert pins[name] == bound + ".0" * (2 - bound.count(".")), name
 
 
 def test_stubs_match_the_compiled_module(tmp_path):
