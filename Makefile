@@ -7,9 +7,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 BUILD := SKBUILD_BUILD_DIR=build/dev $(PIP) --no-build-isolation
 BUILD_WITH_TESTS := SKBUILD_CMAKE_DEFINE=SOFTWOOD_BUILD_TESTS=ON $(BUILD)
 CMAKE := $(BIN)/cmake
+OLDEST := .venv-oldest
+BUILD_OLDEST := SKBUILD_BUILD_DIR=build/oldest $(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet \
+  --constraint constraints-oldest.txt --no-build-isolation
 CPP_FILES = $(shell find core bindings tests/core benchmarks -name '*.h' -o -name '*.cc')
 
-.PHONY: demo test lint build core-tests python-tests bench sanitize stubs wheel clean
+.PHONY: demo test lint build core-tests python-tests test-oldest coverage bench sanitize stubs wheel clean
 
 demo: $(VENV)/.tools  ## install into .venv, run the main job on built-in data
 	$(BUILD) --editable '.[cli,plot]'
@@ -35,6 +38,24 @@ python-tests: build
 	a browser will be skipped. On Debian: apt-get install chromium chromium-driver"
 	$(BIN)/python -m pytest -q -n 2
 
+test-oldest: $(OLDEST)/.dev  ## the Python tests with the lowest versions that pyproject.toml allows
+	$(BUILD_OLDEST) --no-deps --editable .
+	$(OLDEST)/bin/python -m pytest -q -n 2 --disable-warnings -p no:cacheprovider
+
+# The C++ tests and the Python tests run on one build, whose object files count the lines that either reaches.
+coverage: $(VENV)/.dev  ## lines that the tests reach: build/coverage/python.txt and build/coverage/cpp.txt
+	SKBUILD_BUILD_DIR=build/coverage SKBUILD_CMAKE_BUILD_TYPE=Coverage \
+	  SKBUILD_CMAKE_DEFINE='SOFTWOOD_BUILD_TESTS=ON;CMAKE_CXX_FLAGS=--coverage -O1' \
+	  $(PIP) --no-build-isolation --no-deps --editable .
+	find build/coverage -name '*.gcda' -delete
+	$(BIN)/ctest --test-dir build/coverage --output-on-failure
+	$(BIN)/python -m pytest -q -n 2 --cov --cov-report=term:skip-covered > build/coverage/python.txt; \
+	  status=$$?; tail -n 200 build/coverage/python.txt; exit $$status
+	$(BIN)/gcovr --root . --filter core/ --filter bindings/ --gcov-ignore-parse-errors=all --txt build/coverage/cpp.txt \
+	  --object-directory build/coverage build/coverage
+	cat build/coverage/cpp.txt
+	$(MAKE) build  # .venv gets the fast module again
+
 bench: build  ## speed against rivals; see docs/performance.md
 	$(BIN)/python benchmarks/kernels.py
 
@@ -53,7 +74,7 @@ wheel: $(VENV)/.tools  ## dist/softwood-*.whl
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-build-isolation --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(OLDEST) build dist
 
 $(VENV)/.tools: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -63,4 +84,10 @@ $(VENV)/.tools: constraints.txt
 # torch is named with its exact version in the same command, so that the resolver never looks at another build of it.
 $(VENV)/.dev: $(VENV)/.tools pyproject.toml
 	$(BUILD_WITH_TESTS) torch==2.13.0 --editable '.[dev]'
+	touch $@
+
+$(OLDEST)/.dev: constraints-oldest.txt pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(BUILD_OLDEST) scikit-build-core nanobind cmake ninja
+	$(BUILD_OLDEST) torch==2.13.0 --editable '.[test]'
 	touch $@

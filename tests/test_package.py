@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import importlib.metadata
+import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +91,21 @@ def test_type_checkers_see_the_public_names(tmp_path):
         assert expected or i not in said, line
 
 
+def test_the_oldest_versions_are_those_that_the_package_allows():
+    """torch is the exception, of which no other version can be installed without a GPU's libraries everywhere."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    lists = [project["project"]["dependencies"], project["build-system"]["requires"]]
+    requirements = itertools.chain(*lists, *(extras[name] for name in extras if name != "paper"))
+    pins = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints-oldest.txt").read_text(), re.MULTILINE))
+    bounds = [match.groups() for text in requirements if (match := re.match(r"([\w-]+)>=([\d.]+)$", text))]
+    assert len(bounds) > 15
+    for name, bound in bounds:
+        if name not in ("torch", "cmake"):
+            assert pins[name] == bound + ".0" * (2 - bound.count(".")), name
+
+
 def test_stubs_match_the_compiled_module(tmp_path):
     stub = tmp_path / "_core.pyi"
     command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "softwood._core", "-o", str(stub)]
@@ -125,7 +142,24 @@ def test_the_two_commands_stand_at_the_top_of_the_readme():
     assert "make test" in head
 
 
-def test_the_demo_runs():
+def test_the_demo_runs(tmp_path):
+    """What `make demo` runs once softwood is installed, taken from the Makefile."""
+    recipe = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1)
+    (command,) = re.findall(r"^\t\$\(BIN\)/softwood (.*)$", recipe, re.MULTILINE)
+    folder = re.search(r"^\tmkdir -p (.*)$", recipe, re.MULTILINE).group(1)
+    (tmp_path / folder).mkdir(parents=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "softwood", *shlex.split(command)], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert run.returncode == 0, run.stderr
+    assert float(re.search(r"accuracy\W+(0\.\d+|1)", run.stdout).group(1)) > 0.9
+    written = {path.name for path in (tmp_path / folder).iterdir()}
+    assert {"model.safetensors", "model.json", "model-report.html"} <= written
+
+
+def test_the_example_on_arrays_runs():
     run = subprocess.run([sys.executable, ROOT / "examples/demo.py"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert "What to look at" in run.stdout
+    losses = [float(line.split()[1]) for line in run.stdout.splitlines() if re.match(r" +\d+ +0\.", line)]
+    assert len(losses) == 7
+    assert losses[-1] < 0.3 * losses[0]

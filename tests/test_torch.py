@@ -113,7 +113,7 @@ def test_leading_dimensions(implementation, leading, sum_trees):
     layer = TreeEnsemble(4, 3, 2, 3, sum_trees=sum_trees, implementation=implementation, dtype=torch.float64)
     x = torch.randn(*leading, 4, dtype=torch.float64, requires_grad=True)
     output = layer(x)
-    assert output.shape == (*leading, 3) if sum_trees else (*leading, 2, 3)
+    assert output.shape == ((*leading, 3) if sum_trees else (*leading, 2, 3))
     rows = layer(x.reshape(-1, 4))
     torch.testing.assert_close(output, rows.reshape(output.shape))
     output.sum().backward()

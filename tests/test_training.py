@@ -237,6 +237,17 @@ def test_time_limit_stops_within_a_step_and_leaves_a_model():
     assert np.isfinite(trained.trees.split_weight).all()
 
 
+def test_an_epoch_that_the_time_limit_cuts_short_is_not_one():
+    """It has no record, and callbacks do not hear of it."""
+    x = table()
+    (trained,) = fit_members(
+        small(), [Member(Samples(x, labels(x)))], time_limit=0.0, callback=lambda records: pytest.fail("called")
+    )
+    assert trained.stopped_by == "time_limit"
+    assert trained.history == []
+    assert trained.best_epoch == -1
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal to itself")
 @pytest.mark.parametrize(("n_members", "n_threads"), [(1, 1), (2, 2)])
 def test_interrupt_stops_within_a_step_and_leaves_a_model(n_members, n_threads):
@@ -315,6 +326,11 @@ def test_loss_that_is_not_finite_names_likely_causes():
         FloatingPointError, match=r"exponential of a score overflowed.*learning_rate 1e\+06 is too large"
     ):
         fit_members(small(Loss("poisson"), learning_rate=1e6), [Member(Samples(x, np.abs(x[:, 0])))])
+    with pytest.raises(
+        FloatingPointError,
+        match=r"is too large: try a tenth of it; targets are very large: .*; inputs are not normalised",
+    ):
+        fit_members(small(Loss("squared_error"), batch_norm=False), [Member(Samples(x, x[:, 0] * 1e200))])
 
 
 @pytest.mark.parametrize(

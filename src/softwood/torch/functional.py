@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softwood.arguments import ACTIVATIONS, FLOAT32_GAMMA, MAX_DEPTH
-from softwood.torch import dense, eager, native, operator
+from softwood.torch import dense, eager, internals, native, operator
 
 # Those of float32 for all dtypes: a module may be cast after it was made.
 SMALLEST_GAMMA, LARGEST_GAMMA = FLOAT32_GAMMA
@@ -173,14 +173,7 @@ def _must_be_transparent() -> bool:
     """Return whether someone needs PyTorch's own operators: ONNX export, or torch.func, when it differentiates."""
     if eager.is_plain_eager():
         return False
-    if torch.onnx.is_in_onnx_export():
-        return True
-    if torch.compiler.is_compiling():
-        return torch._C._are_functorch_transforms_active()
-    return any(
-        interpreter.key() != torch._C._functorch.TransformType.Vmap
-        for interpreter in torch._C._functorch.get_interpreter_stack() or ()
-    )
+    return torch.onnx.is_in_onnx_export() or internals.is_differentiated()
 
 
 def _native(
