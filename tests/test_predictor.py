@@ -195,6 +195,21 @@ def test_pickle_and_threads():
             np.testing.assert_array_equal(found, expected)
 
 
+def test_scikit_learn_is_not_needed(tmp_path):
+    """A server that holds a predictor and arrays need not load scikit-learn."""
+    code = (
+        "import sys, pickle, numpy as np; sys.modules['sklearn'] = None; X = np.load(sys.argv[2]);"
+        "predictor = pickle.load(open(sys.argv[1], 'rb')); assert predictor.predict(X[0]) in (0, 1, 2);"
+        "np.save(sys.argv[3], predictor.predict_proba(X))"
+    )
+    estimator, X = fitted("multiclass"), rows("multiclass", 50)
+    (tmp_path / "predictor").write_bytes(pickle.dumps(estimator.predictor()))
+    np.save(tmp_path / "X.npy", X)
+    paths = [str(tmp_path / name) for name in ("predictor", "X.npy", "found.npy")]
+    subprocess.run([sys.executable, "-c", code, *paths], check=True, timeout=120)
+    np.testing.assert_array_equal(np.load(tmp_path / "found.npy"), estimator.predict_proba(X))
+
+
 def test_estimators_predict_by_it():
     classifier = fitted("binary")
     X = rows("binary", 50)
