@@ -116,7 +116,7 @@ def contender(name: str, params: dict[str, Any], model: Any, score: float, folde
     if name == "softwood":
         predictor = model.predictor()
         model.save(path)
-        row, bulk = predictor.predict, lambda X: predictor.predict(X, n_threads=1)
+        row, bulk = predictor.predict_proba, lambda X: predictor.predict_proba(X, n_threads=1)
         trees = model.model_.members[0].trees
         n_parameters = sum(int(np.count_nonzero(a)) for a in (trees.split_weight, trees.split_bias, trees.leaf_weight))
     elif name == "xgboost":

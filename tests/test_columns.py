@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
-from softwood.tabular.features import FEATURE_KINDS
+from softwood.tabular.features import FeatureKind
 from softwood.tabular.table import read_table
 
 
@@ -30,7 +30,7 @@ def encode(preprocessor, X, name="standard"):
 
 
 def kinds_of(fitted_encoding):
-    return [FEATURE_KINDS[kind] for kind in fitted_encoding.kind]
+    return [FeatureKind(kind).name.lower() for kind in fitted_encoding.kind]
 
 
 def test_unseen_and_missing_categories():

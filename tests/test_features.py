@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from softwood.tabular.features import FEATURE_KINDS, RAMP, fit_encodings
+from softwood.tabular.features import LARGEST_FEATURE, FeatureKind, fit_encodings
 from softwood.training import Member, Samples, TrainingConfig, fit_members
 from softwood.training.losses import Loss
 from test_columns import encode, fitted, kinds_of
@@ -49,7 +49,7 @@ def test_bins_keep_within_their_budget():
     rng = np.random.default_rng(0)
     for n_columns, n_bins in ((3, 8), (32, 8), (64, 4), (200, 2)):
         found = fit_encodings(rng.normal(size=(300, n_columns)).astype(np.float32), ["number"] * n_columns)["piecewise"]
-        n_ramps = int((found.kind == RAMP).sum())
+        n_ramps = int((found.kind == FeatureKind.RAMP).sum())
         assert n_ramps == min(n_columns * n_bins, 256)
 
 
@@ -82,7 +82,7 @@ def numpy_encoding(found, base):
     columns = []
     for f in range(found.n_features):
         x = base[:, found.source[f]]
-        kind = FEATURE_KINDS[found.kind[f]]
+        kind = FeatureKind(found.kind[f]).name.lower()
         if kind == "soft_clip":
             z = np.clip((x - found.start[f]) * found.rate[f], -1e6, 1e6)
             r = z / np.sqrt(1 + (z / 3) * (z / 3))
@@ -97,6 +97,12 @@ def numpy_encoding(found, base):
     return np.stack(columns, axis=1)
 
 
+def test_the_core_holds_features_within_the_same_bound():
+    base = np.array([[-3e38], [1.0], [3e38]], dtype=np.float32)
+    found = fit_encodings(np.array([[-1.0], [1.0]], dtype=np.float32), ["number"])["standard"]
+    np.testing.assert_array_equal(found.transform(base)[:, 0], [-LARGEST_FEATURE, 1, LARGEST_FEATURE])
+
+
 def test_core_computes_the_definition_to_the_bit():
     rng = np.random.default_rng(0)
     base = rng.normal(size=(1000, 4)).astype(np.float32) * np.float32([1, 1e-3, 1e5, 1])
@@ -107,6 +113,7 @@ def test_core_computes_the_definition_to_the_bit():
         for rows in (base, extreme, base[:0]):
             with np.errstate(over="ignore"):
                 expected = numpy_encoding(found, rows)
+            np.testing.assert_array_equal(found.evaluate(rows), expected)
             for n_threads in (1, 3):
                 np.testing.assert_array_equal(found.transform(rows, n_threads=n_threads), expected)
 

@@ -8,7 +8,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
-from softwood.tabular.features import RAMP
+from softwood.tabular.features import FeatureKind
 from softwood.tabular.fit import deal_folds, member_encodings
 from softwood.training import fit_members
 
@@ -49,7 +49,7 @@ def test_each_member_holds_out_another_part(runs):
     assert sorted(held_out) == list(range(len(Y_CANCER)))
     for member in members:
         assert sorted([*member.train.rows, *member.validation.rows]) == list(range(len(Y_CANCER)))
-    assert [int((member.train.encoding.kind == RAMP).any()) for member in members] == [0, 1] * 3
+    assert [int((member.train.encoding.kind == FeatureKind.RAMP).any()) for member in members] == [0, 1] * 3
     seeds = [member.seed for member in members]
     assert len(set(seeds)) == 6
     TreeEnsembleClassifier(**{**QUICK, "n_members": 6, "random_state": 1}).fit(X_CANCER, Y_CANCER)
@@ -136,4 +136,4 @@ def test_members_of_a_later_piece_keep_their_encodings(runs):
     model = TreeEnsembleClassifier(**QUICK, encoding="piecewise").partial_fit(X_CANCER, Y_CANCER)
     model.set_params(encoding="standard").partial_fit(X_CANCER, Y_CANCER)
     assert [member.encoding for member in model.model_.members] == ["piecewise"] * 2
-    assert all((member.train.encoding.kind == RAMP).any() for member in runs[1][1])
+    assert all((member.train.encoding.kind == FeatureKind.RAMP).any() for member in runs[1][1])

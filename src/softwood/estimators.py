@@ -156,7 +156,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         check_is_fitted(self, "model_")
         return self.model_.raw_scores(self._read(X, reset=False), n_threads=_n_threads_for(self.n_jobs))
 
-    def _predictions(self, X: Any) -> NDArray[np.float64]:
+    def _predictions(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "model_")
         return self.model_.predict(self._read(X, reset=False), n_threads=_n_threads_for(self.n_jobs))
 
@@ -290,12 +290,12 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class [n, k]."""
-        return self._predictions(X)
+        check_is_fitted(self, "model_")
+        return self.model_.predict_proba(self._read(X, reset=False), n_threads=_n_threads_for(self.n_jobs))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row [n]."""
-        scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+        return self._predictions(X)
 
 
 class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):

@@ -352,11 +352,13 @@ def _predictions(estimator: Any, batch: Any, keep: list[str] | tuple[str, ...]) 
     import pyarrow as pa
 
     columns = {name: batch.column(require_column(name, batch.column_names)) for name in keep}
-    predicted = estimator.model_.predict(model_columns(batch, estimator.model_))
+    features = model_columns(batch, estimator.model_)
     if not hasattr(estimator, "classes_"):
+        predicted = estimator.model_.predict(features)
         outputs = predicted.reshape(len(predicted), -1)
         names = ["prediction"] if outputs.shape[1] == 1 else [f"prediction {j}" for j in range(outputs.shape[1])]
         return pa.table(columns | dict(zip(names, outputs.T, strict=True)))
+    predicted = estimator.model_.predict_proba(features)
     columns["prediction"] = pa.array(estimator.classes_[predicted.argmax(axis=1)].tolist())
     labels = class_labels(estimator.classes_)
     return pa.table(columns | {f"probability {label}": predicted[:, c] for c, label in enumerate(labels)})

@@ -16,8 +16,9 @@ from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.model.container import ModelFileError, read_container, write_container
 from softwood.model.model import Model
 from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember, Trees
-from softwood.tabular.columns import CALENDAR_PARTS, Preprocessor
-from softwood.tabular.features import ENCODING_NAMES, FEATURE_KINDS
+from softwood.tabular.base_columns import CalendarUnit
+from softwood.tabular.columns import Preprocessor
+from softwood.tabular.features import ENCODING_NAMES, FeatureKind
 from softwood.tabular.table import KINDS
 from softwood.training.losses import LOSS_NAMES, Loss
 
@@ -184,7 +185,7 @@ def _check_preprocessor(preprocessor: Preprocessor) -> None:
         _require(column.kind in KINDS, f"unknown kind of column {column.kind!r}.")
         _require((column.levels is not None) == (column.kind == "category"), "a category has no levels.")
         _require(all(level is None or isinstance(level, str) for level in column.levels or ()), "a level is no string.")
-        _require(set(column.calendar) <= set(CALENDAR_PARTS), "unknown part of the calendar.")
+        _require(set(column.calendar) <= {unit.value for unit in CalendarUnit}, "unknown part of the calendar.")
         _require(bool(np.isfinite([column.offset, column.unit]).all()) and column.unit > 0, "a unit is not positive.")
     n_base = len(preprocessor.base_columns())
     for name, encoding in preprocessor.encodings.items():
@@ -198,7 +199,7 @@ def _check_preprocessor(preprocessor: Preprocessor) -> None:
         _require(encoding.n_features > 0, "an encoding has no features.")
         inside = encoding.source.min() >= 0 and encoding.source.max() < n_base
         _require(bool(inside), "an encoding reads a column that does not exist.")
-        _require(int(encoding.kind.max()) < len(FEATURE_KINDS), "an encoding has an unknown kind of feature.")
+        _require(int(encoding.kind.max()) < len(FeatureKind), "an encoding has an unknown kind of feature.")
         _require(bool(np.all(np.diff(encoding.kind.astype(int)) >= 0)), "an encoding's features are out of order.")
         _require(all(np.isfinite(a).all() for a in arrays.values()), "an encoding holds numbers that are not finite.")
 
