@@ -1,44 +1,21 @@
-// The trainer, for float and double. A member holds on to the arrays it was made from and works on them in place;
+// The trainer, for float and double. A member keeps the arrays it was made from alive and works on them in place;
 // between two epochs Python may read and copy them.
 #include "softwood/trainer.h"
 
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <chrono>
-#include <cmath>
 #include <future>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "arrays.h"
 #include "encoding.h"
+#include "settings.h"
 
 namespace softwood::bindings {
 namespace {
 
 using namespace nb::literals;
-
-template <typename T>
-T setting(const nb::dict& settings, const char* name) {
-  require(settings.contains(name), (std::string("setting ") + name + " is missing").c_str());
-  return nb::cast<T>(settings[name]);
-}
-
-// The named array, checked for shape; null if it is None or absent and may be.
-template <typename T>
-T* array(const nb::dict& arrays, const std::string& name, std::initializer_list<std::int64_t> shape,
-         bool optional = false) {
-  if (!arrays.contains(name.c_str()) || arrays[name.c_str()].is_none()) {
-    require(optional, ("array " + name + " is missing").c_str());
-    return nullptr;
-  }
-  const auto held = nb::cast<AnyOutput<T>>(arrays[name.c_str()], false);
-  require(has_shape(held, shape), ("array " + name + " has the wrong shape").c_str());
-  return held.data();
-}
 
 template <typename T>
 Parameter<T> parameter(const nb::dict& arrays, const std::string& name, std::initializer_list<std::int64_t> shape,
@@ -74,7 +51,7 @@ Parameters<T> parameters_of(const nb::dict& arrays, const MemberSettings<T>& set
 }
 
 // `samples` has the keys x, targets, weight (or None), rows (or None) and encoding (its arrays, or None), which is
-// written to `encoding` if there is one.
+// copied to `encoding`.
 template <typename T>
 Samples<T> samples_of(const nb::dict& samples, std::int64_t n_features, Encoding& encoding) {
   const auto x = nb::cast<Input<T, 2>>(samples["x"], false);
@@ -99,7 +76,7 @@ Samples<T> samples_of(const nb::dict& samples, std::int64_t n_features, Encoding
     result.rows = rows.data();
     result.n_rows = static_cast<std::int64_t>(rows.shape(0));
     for (std::int64_t i = 0; i < result.n_rows; ++i) {
-      require(result.rows[i] >= 0 && result.rows[i] < n, "rows must be numbers of rows of x");
+      require(result.rows[i] >= 0 && result.rows[i] < n, "rows must be indices of rows of x");
     }
   }
   return result;
@@ -116,11 +93,11 @@ void check_targets(const nb::dict& samples, const Samples<T>& view, const Loss<T
   }
 }
 
-// The wrapped callable returns (gradient, loss), the gradient contiguous and of the right dtype. It gets copies: it may
-// keep them.
+// The wrapped callable returns (gradient, loss), the gradient contiguous and of the right dtype. It gets copies, which
+// it may keep.
 template <typename T>
 CustomLoss<T> custom_loss(nb::callable function, std::int64_t n_outputs, std::int64_t n_targets) {
-  // Destroyed wherever the last trainer goes, so the reference is given back under the GIL.
+  // The last copy may be destroyed on any thread, so the reference is released under the GIL.
   const std::shared_ptr<nb::callable> held(new nb::callable(std::move(function)), [](nb::callable* owned) {
     nb::gil_scoped_acquire locked;
     delete owned;
@@ -146,8 +123,8 @@ MemberSettings<T> settings_of(const nb::dict& given, nb::object custom) {
   settings.n_trees = setting<std::int64_t>(given, "n_trees");
   settings.n_features = setting<std::int64_t>(given, "n_features");
   settings.depth = setting<int>(given, "depth");
-  settings.activation = static_cast<Activation>(setting<int>(given, "activation"));
-  settings.normalisation = static_cast<Normalisation>(setting<int>(given, "normalisation"));
+  settings.activation = choice(given, "activation", static_cast<Activation>(kActivations - 1));
+  settings.normalisation = choice(given, "normalisation", Normalisation::training_set);
   settings.normalisation_epsilon = setting<double>(given, "batch_norm_epsilon");
   settings.batch_size = setting<std::int64_t>(given, "batch_size");
   settings.seed = setting<std::uint64_t>(given, "seed");
@@ -159,7 +136,7 @@ MemberSettings<T> settings_of(const nb::dict& given, nb::object custom) {
                        .warmup = setting<double>(given, "warmup"),
                        .cosine = setting<bool>(given, "cosine"),
                        .n_steps = setting<std::int64_t>(given, "n_steps")};
-  settings.adam = {.updates = static_cast<Updates>(setting<int>(given, "updates")),
+  settings.adam = {.updates = choice(given, "updates", Updates::automatic),
                    .beta1 = setting<double>(given, "beta1"),
                    .beta2 = setting<double>(given, "beta2"),
                    .epsilon = setting<double>(given, "epsilon"),
@@ -168,7 +145,7 @@ MemberSettings<T> settings_of(const nb::dict& given, nb::object custom) {
                    .weight_decay = setting<double>(given, "weight_decay"),
                    .average_decay = setting<double>(given, "average_decay")};
   Loss<T>& loss = settings.loss;
-  loss.kind = static_cast<LossKind>(setting<int>(given, "loss"));
+  loss.kind = choice(given, "loss", LossKind::custom);
   loss.n_outputs = setting<std::int64_t>(given, "n_outputs");
   loss.n_targets = setting<std::int64_t>(given, "n_targets");
   loss.label_smoothing = T(setting<double>(given, "label_smoothing"));
@@ -177,7 +154,7 @@ MemberSettings<T> settings_of(const nb::dict& given, nb::object custom) {
   for (const double quantile : setting<std::vector<double>>(given, "quantiles")) loss.quantiles.push_back(T(quantile));
 
   require(settings.n_trees >= 1 && settings.n_features >= 1 && settings.batch_size >= 1, "sizes must be positive");
-  require(settings.depth >= 1 && settings.depth <= kMaxDepth, "depth must be 1 to 20");
+  if (settings.depth < 1 || settings.depth > kMaxDepth) refuse("depth must be 1 to " + std::to_string(kMaxDepth));
   require(T(settings.schedule.gamma) > 0 && T(settings.schedule.gamma_end) > 0, "gamma must be positive");
   require(loss.n_targets >= 1 && loss.n_outputs >= 1, "sizes must be positive");
   const auto per_target = loss.kind == LossKind::quantile ? static_cast<std::int64_t>(loss.quantiles.size()) : 1;
@@ -205,12 +182,46 @@ class Member {
     }
     const Parameters<T> parameters = parameters_of<T>(arrays, checked);
     trainer = std::make_unique<Trainer<T>>(std::move(checked), parameters, train_rows, held_out);
-    owners = nb::make_tuple(arrays, train, validation);
+    // Copies of the dicts: the caller may replace an array in its own.
+    owners = nb::make_tuple(copy_of(arrays), copy_of(train), validation.is_none() ? validation : copy_of(validation));
   }
 
   std::unique_ptr<Trainer<T>> trainer;
   Encoding train_encoding{}, validation_encoding{};
-  nb::object owners;  // of all memory that the trainer sees
+  nb::object owners;     // of all memory that the trainer uses
+  bool running = false;  // an epoch; read and written under the GIL
+
+ private:
+  static nb::object copy_of(nb::handle dict) { return nb::steal(PyDict_Copy(dict.ptr())); }
+};
+
+// Members that train until the end of the scope, which must hold the GIL at both ends.
+template <typename T>
+class RunningMembers {
+ public:
+  explicit RunningMembers(const nb::list& members) {
+    for (nb::handle member : members) {
+      Member<T>* const found = nb::cast<Member<T>*>(member);
+      const bool is_free = !found->running;
+      if (!is_free) release();
+      require(is_free, "a member can only run one epoch at a time, and stand only once in a list");
+      found->running = true;
+      members_.push_back(found);
+      trainers.push_back(found->trainer.get());
+    }
+  }
+  ~RunningMembers() { release(); }
+  RunningMembers(const RunningMembers&) = delete;
+  RunningMembers& operator=(const RunningMembers&) = delete;
+
+  std::vector<Trainer<T>*> trainers;
+
+ private:
+  void release() {
+    for (Member<T>* member : members_) member->running = false;
+    members_.clear();
+  }
+  std::vector<Member<T>*> members_;
 };
 
 bool signal_pending(std::exception_ptr& raised) {
@@ -220,9 +231,8 @@ bool signal_pending(std::exception_ptr& raised) {
   return true;
 }
 
-// Python runs signal handlers on its main thread only. If that thread works alone, it looks in from time to time
-// between two steps; if it shares the work, it might be done long before the others, so it leaves the work to them and
-// waits.
+// Python runs signal handlers only on its main thread. If that thread works alone, it checks for signals between steps;
+// if it shared the work with others, it might finish long before them, so it waits and leaves the work to them.
 template <typename T>
 std::vector<EpochOutcome> run_interruptibly(const std::vector<Trainer<T>*>& trainers, std::int64_t epoch,
                                             double seconds_left, int n_threads) {
@@ -246,11 +256,10 @@ std::vector<EpochOutcome> run_interruptibly(const std::vector<Trainer<T>*>& trai
 
 template <typename T>
 nb::list run_members(const nb::list& members, std::int64_t epoch, double seconds_left, int n_threads) {
-  std::vector<Trainer<T>*> trainers;
-  for (nb::handle member : members) trainers.push_back(nb::cast<Member<T>*>(member)->trainer.get());
   require(n_threads >= 1, "n_threads must be positive");
+  const RunningMembers<T> running(members);
   nb::list result;
-  for (const EpochOutcome& o : run_interruptibly<T>(trainers, epoch, seconds_left, n_threads)) {
+  for (const EpochOutcome& o : run_interruptibly<T>(running.trainers, epoch, seconds_left, n_threads)) {
     result.append(nb::make_tuple(static_cast<int>(o.status), o.steps_done, o.train_loss, o.validation_loss,
                                  o.mean_reachable_leaves, o.learning_rate, o.gamma, o.seconds, o.validation_metric));
   }
@@ -277,7 +286,7 @@ void bind_member(nb::module_& module, const char* name) {
             const auto p = static_cast<std::int64_t>(mean.shape(0));
             Encoding encoding{};
             const Samples<T> view = samples_of<T>(samples, p, encoding);
-            require(view.n_rows >= 1 && has_shape(variance, {p}), "one mean and variance a column");
+            require(view.n_rows >= 1 && has_shape(variance, {p}), "there must be one mean and variance per column");
             nb::gil_scoped_release unlocked;
             column_statistics(view, p, mean.data(), variance.data(), n_threads);
           },

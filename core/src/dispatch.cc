@@ -12,7 +12,7 @@ namespace softwood {
 namespace {
 
 std::size_t choose() {
-#if defined(__x86_64__)
+#if defined(SOFTWOOD_HAVE_AVX2)
   const char* forced = std::getenv("SOFTWOOD_ISA");
   const std::string_view limit = forced == nullptr ? "" : forced;
   __builtin_cpu_init();
@@ -37,21 +37,21 @@ const char* instruction_set() { return kernels<float>().name; }
 
 template <>
 const Kernels<float>& kernels<float>() {
-  return chosen(kKernelsFloat);
+  return chosen(compiled_kernels_float);
 }
 template <>
 const Kernels<double>& kernels<double>() {
-  return chosen(kKernelsDouble);
+  return chosen(compiled_kernels_double);
 }
 template <>
 const TrainingKernels<float>& training_kernels<float>() {
-  return chosen(kTrainingKernelsFloat);
+  return chosen(compiled_training_kernels_float);
 }
 template <>
 const TrainingKernels<double>& training_kernels<double>() {
-  return chosen(kTrainingKernelsDouble);
+  return chosen(compiled_training_kernels_double);
 }
-const EncodingKernels& encoding_kernels() { return chosen(kEncodingKernels); }
-const PredictorKernels& predictor_kernels() { return chosen(kPredictorKernels); }
+const EncodingKernels& encoding_kernels() { return chosen(compiled_encoding_kernels); }
+const PredictorKernels& predictor_kernels() { return chosen(compiled_predictor_kernels); }
 
 }  // namespace softwood

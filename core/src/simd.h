@@ -15,7 +15,7 @@
 
 #define SOFTWOOD_INLINE inline __attribute__((always_inline))
 // For loops that need all registers: inside a large function GCC keeps some of their values in memory.
-#define SOFTWOOD_APART inline __attribute__((noinline))
+#define SOFTWOOD_NOINLINE inline __attribute__((noinline))
 
 namespace softwood::SOFTWOOD_ISA {
 

@@ -16,9 +16,9 @@ namespace {
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // The features are the columns themselves.
-EncodingArrays identity_encoding(std::int64_t p) {
+Encoding identity_encoding(std::int64_t p) {
   const auto size = static_cast<std::size_t>(p);
-  EncodingArrays arrays{};
+  Encoding arrays{};
   for (std::int32_t j = 0; j < p; ++j) arrays.source.push_back(j);
   arrays.start.assign(size, 0);
   arrays.rate.assign(size, 1);
