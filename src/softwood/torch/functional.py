@@ -108,7 +108,7 @@ def _by_any_way(
     is_native = _is_native(implementation, device_type)
     if sparse_grad:
         _check_sparse(is_native, x.dtype)
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
     if is_native and rows.dtype not in (torch.float32, torch.float64):
         rows, split_weight, leaf_weight, split_bias = _in_float32(rows, split_weight, leaf_weight, split_bias)
     if isinstance(gamma, Tensor):
@@ -121,19 +121,21 @@ def _by_any_way(
         output = dense.forward(
             rows, split_weight, leaf_weight, split_bias, activation=activation, gamma=gamma, sum_trees=sum_trees
         )
-    return output.reshape(*x.shape[:-1], *output.shape[1:])
+    return output if x.ndim == 2 else output.reshape(*x.shape[:-1], *output.shape[1:])
 
 
 def _in_units_of(gamma: Tensor, x: Tensor, split_bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Divide x and biases by gamma, so that the band is 1 wide: autograd then knows gamma, and no kernel has to.
 
     A split sees t / gamma = <w, x / gamma> + b / gamma. Dividing x is cheaper than dividing the weights, of which there
-    are 2^depth rows per tree, and leaves their gradients sparse if they are.
+    are 2^depth rows per tree, and leaves their gradients sparse if they are. The gradient of a product takes half the
+    time that the gradient of a quotient does.
     """
     gamma = gamma.reshape(())  # without dimensions it does not take part in type promotion
     if not _can_be_read(gamma):
         gamma = torch.where(gamma > 0, gamma, torch.nan)
-    return x / gamma, None if split_bias is None else split_bias / gamma
+    inverse = gamma.reciprocal()
+    return x * inverse, None if split_bias is None else split_bias * inverse
 
 
 def reachable_leaves(
