@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 namespace softwood {
 
@@ -15,6 +16,16 @@ std::size_t instruction_set_rank();
 template <typename Table, std::size_t n>
 const Table& chosen(const Table* const (&compiled)[n]) {
   return *compiled[std::min(instruction_set_rank(), n - 1)];
+}
+
+// The same for tables of functions on T, float or double.
+template <typename T, typename Floats, typename Doubles>
+const auto& chosen_for(const Floats& floats, const Doubles& doubles) {
+  if constexpr (std::is_same_v<T, float>) {
+    return chosen(floats);
+  } else {
+    return chosen(doubles);
+  }
 }
 
 }  // namespace softwood

@@ -16,8 +16,9 @@ struct EncodingKernels {
   bool (*doubles_are_finite)(const double* row, std::int64_t n);
 };
 
-const EncodingKernels& encoding_kernels();
-
 SOFTWOOD_DECLARE_NARROW_TABLE(EncodingKernels, encoding_kernels)
+
+// The kernels for this machine.
+inline const EncodingKernels& encoding_kernels() { return chosen(compiled_encoding_kernels); }
 
 }  // namespace softwood

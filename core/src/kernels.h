@@ -96,15 +96,13 @@ struct Kernels {
                    const Gradients<T>& gradients, Arena& scratch);
 };
 
-// The kernels for this machine.
-template <typename T>
-const Kernels<T>& kernels();
-template <>
-const Kernels<float>& kernels<float>();
-template <>
-const Kernels<double>& kernels<double>();
-
 SOFTWOOD_DECLARE_TABLE(Kernels<float>, kernels_float)
 SOFTWOOD_DECLARE_TABLE(Kernels<double>, kernels_double)
+
+// The kernels for this machine.
+template <typename T>
+const Kernels<T>& kernels() {
+  return chosen_for<T>(compiled_kernels_float, compiled_kernels_double);
+}
 
 }  // namespace softwood

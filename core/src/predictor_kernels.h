@@ -50,8 +50,9 @@ struct PredictorKernels {
                      PredictorScratch& scratch);
 };
 
-const PredictorKernels& predictor_kernels();
-
 SOFTWOOD_DECLARE_NARROW_TABLE(PredictorKernels, predictor_kernels)
+
+// The kernels for this machine.
+inline const PredictorKernels& predictor_kernels() { return chosen(compiled_predictor_kernels); }
 
 }  // namespace softwood
