@@ -16,9 +16,7 @@ struct EncodingKernels {
   bool (*doubles_are_finite)(const double* row, std::int64_t n);
 };
 
+// encoding_kernels() gives those for this machine.
 SOFTWOOD_DECLARE_NARROW_TABLE(EncodingKernels, encoding_kernels)
-
-// The kernels for this machine.
-inline const EncodingKernels& encoding_kernels() { return chosen(compiled_encoding_kernels); }
 
 }  // namespace softwood

@@ -96,13 +96,7 @@ struct Kernels {
                    const Gradients<T>& gradients, Arena& scratch);
 };
 
-SOFTWOOD_DECLARE_TABLE(Kernels<float>, kernels_float)
-SOFTWOOD_DECLARE_TABLE(Kernels<double>, kernels_double)
-
-// The kernels for this machine.
-template <typename T>
-const Kernels<T>& kernels() {
-  return chosen_for<T>(compiled_kernels_float, compiled_kernels_double);
-}
+// kernels<T>() gives those for this machine.
+SOFTWOOD_DECLARE_TABLES(Kernels, kernels)
 
 }  // namespace softwood

@@ -50,9 +50,7 @@ struct PredictorKernels {
                      PredictorScratch& scratch);
 };
 
+// predictor_kernels() gives those for this machine.
 SOFTWOOD_DECLARE_NARROW_TABLE(PredictorKernels, predictor_kernels)
-
-// The kernels for this machine.
-inline const PredictorKernels& predictor_kernels() { return chosen(compiled_predictor_kernels); }
 
 }  // namespace softwood

@@ -9,13 +9,11 @@
 #include <cstdint>
 #include <utility>
 
+#include "inline.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-
-#define SOFTWOOD_INLINE inline __attribute__((always_inline))
-// For loops that need all registers: inside a large function GCC keeps some of their values in memory.
-#define SOFTWOOD_NOINLINE inline __attribute__((noinline))
 
 namespace softwood::SOFTWOOD_ISA {
 
