@@ -44,7 +44,8 @@ def test_a_tape_serves_the_call_it_was_made_for(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"n": N + 1}, {"n": 600}, {"m": M + 1}, {"m": 1}, {"d": D + 1}, {"d": D - 1}, {"n": 600, "m": 60, "d": 6}]
+    "change",
+    [{"n": N + 1}, {"n": 600}, {"m": M + 1}, {"m": 1}, {"d": D + 1}, {"d": D - 1}, {"n": 600, "m": 60, "d": 6}],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_tape_of_another_shape_is_refused(change: dict[str, int], dtype: Any) -> None:
@@ -95,7 +96,7 @@ def test_a_tape_of_rows_that_are_not_finite_stays_empty() -> None:
 def test_tapes_of_tensors_are_checked() -> None:
     """The same through the functions for tensors of a framework."""
     torch = pytest.importorskip("torch")
-    from softwood.torch import kernels  # noqa: F401  # sets the way in which tensors are read
+    from softwood.torch import native  # noqa: F401  # sets the way in which tensors are read
 
     x, w, o = (torch.from_numpy(array) for array in ensemble())
     output, tape = _core.forward_tensors(x, w, o, None, 0, 1.0, True, 1, True)
