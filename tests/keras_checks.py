@@ -561,7 +561,7 @@ class TestGamma:
         np.testing.assert_allclose(model.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(*to_numpy([model(x), expected]), rtol=1e-5, atol=1e-6)
         assert trees.get_config()["gamma"] == trees.gamma == 0.3
-        with pytest.raises(ValueError, match="`gamma` of layer '.*', expected a positive number. Received: gamma=-1"):
+        with pytest.raises(ValueError, match=r"`gamma` of layer '.*', expected a positive number. Received: gamma=-1"):
             trees.gamma = -1
         assert trees.gamma == 0.3
 

@@ -468,12 +468,12 @@ class TestGamma:
     def test_bad_arrays_are_refused(self, make_problem):
         problem = make_problem()
         message = (
-            r"gamma must be a number or an array of one element, for all trees; got shape \(2,\): to give trees bands of "
-            "their own, scale their split_weight and split_bias"
+            r"gamma must be a number or an array of one element, for all trees; got shape \(2,\): to give trees bands "
+            "of their own, scale their split_weight and split_bias"
         )
         with pytest.raises(ValueError, match=message):
             tree_ensemble(*problem.arrays, gamma=jnp.ones(2))
-        with pytest.raises(ValueError, match="gamma must be a positive number, the width of the soft band; got -1.0"):
+        with pytest.raises(ValueError, match=r"gamma must be a positive number, the width of the soft band; got -1\.0"):
             tree_ensemble(*problem.arrays, gamma=jnp.array(-1.0))
 
 
