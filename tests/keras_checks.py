@@ -125,8 +125,11 @@ def uses_native_kernels(layer, x, monkeypatch) -> bool:
     if BACKEND == "jax":
         import jax
 
-        variables = [variable.value for variable in layer.variables]
-        return "softwood_forward" in str(jax.make_jaxpr(lambda v, x: layer.stateless_call(v, [], x)[0])(variables, x))
+        trained, fixed = (
+            [v.value for v in part] for part in (layer.trainable_variables, layer.non_trainable_variables)
+        )
+        program = jax.make_jaxpr(lambda v, x: layer.stateless_call(v, fixed, x)[0])(trained, x)
+        return "softwood_forward" in str(program)
     calls = []
 
     def forward(*args, **kwargs):
@@ -437,8 +440,10 @@ def _gradient_penalty(layer, x):
         import jax
         import jax.numpy as jnp
 
+        fixed = [variable.value for variable in layer.non_trainable_variables]
+
         def penalty(x, variables):
-            gradient = jax.grad(lambda x: jnp.sum(jnp.sin(layer.stateless_call(variables, [], x)[0])))(x)
+            gradient = jax.grad(lambda x: jnp.sum(jnp.sin(layer.stateless_call(variables, fixed, x)[0])))(x)
             return jnp.sum(gradient**2)
 
         grad_x, gradients = jax.grad(penalty, argnums=(0, 1))(x, [v.value for v in layer.trainable_variables])
