@@ -420,10 +420,62 @@ def test_errors_name_what_is_wrong(change, message):
         tree_ensemble(**given)
 
 
-def test_a_traced_gamma_is_refused(make_problem):
-    problem = make_problem()
-    with pytest.raises(TypeError, match="gamma must be a number that is known when the function is traced"):
-        jax.jit(lambda gamma: tree_ensemble(*problem.arrays, gamma=gamma))(0.5)
+class TestGamma:
+    @pytest.mark.parametrize("implementation", ["auto", "dense"])
+    def test_a_traced_gamma_is_compiled_once(self, make_problem, implementation):
+        problem = make_problem(bias=True)
+        n_traces = 0
+
+        @jax.jit
+        def run(gamma):
+            nonlocal n_traces
+            n_traces += 1
+            return tree_ensemble(
+                *problem.arrays, split_bias=problem.split_bias, gamma=gamma, implementation=implementation
+            )
+
+        for gamma in (0.25, 0.7, 3.0):
+            expected = reference.forward(*problem.arrays, split_bias=problem.split_bias, gamma=gamma)
+            assert_close(run(gamma), expected)
+            assert_close(
+                tree_ensemble(*problem.arrays, split_bias=problem.split_bias, gamma=jnp.array([gamma])), expected
+            )
+        for gamma in (0.0, -1.0, np.nan):  # compiled programs cannot raise
+            assert jnp.isnan(run(gamma)).all()
+        assert n_traces == 1
+
+    @pytest.mark.parametrize("activation", ["smooth_step", "smoother_step", "logistic"])
+    def test_gamma_has_a_gradient(self, make_problem, activation):
+        problem = make_problem(n=3, p=2, k=2, m=2, d=2, activation=activation, bias=True, spread=0.1)
+
+        def output(gamma, x, split_weight, leaf_weight, split_bias):
+            return tree_ensemble(
+                x, split_weight, leaf_weight, split_bias=split_bias, gamma=gamma, activation=activation
+            )
+
+        check_grads(output, (jnp.array(4.0), *arguments(problem)), order=2, modes=["fwd", "rev"])
+
+    def test_gamma_can_be_mapped(self, make_problem):
+        problem = make_problem()
+        gammas = jnp.array([0.5, 1.0, 2.0])
+        outputs = jax.vmap(lambda gamma: tree_ensemble(*problem.arrays, gamma=gamma))(gammas)
+        for gamma, output in zip(gammas, outputs, strict=True):
+            assert_close(output, reference.forward(*problem.arrays, gamma=float(gamma)))
+
+    def test_the_dtype_stays(self, make_problem):
+        arrays = make_problem(dtype=np.float32).arrays
+        assert tree_ensemble(*arrays, gamma=jnp.array(0.5, dtype=np.float64)).dtype == np.float32
+
+    def test_bad_arrays_are_refused(self, make_problem):
+        problem = make_problem()
+        message = (
+            r"gamma must be a number or an array of one element, for all trees; got shape \(2,\): to give trees bands "
+            "of their own, scale their split_weight and split_bias"
+        )
+        with pytest.raises(ValueError, match=message):
+            tree_ensemble(*problem.arrays, gamma=jnp.ones(2))
+        with pytest.raises(ValueError, match=r"gamma must be a positive number, the width of the soft band; got -1\.0"):
+            tree_ensemble(*problem.arrays, gamma=jnp.array(-1.0))
 
 
 def test_the_example_learns():

@@ -16,7 +16,7 @@ from softwood import ops, reference
 if IS_OTHER_PROCESS:
     import keras
 
-    from softwood.keras import TreeEnsemble, from_tf_trees
+    from softwood.keras import GammaSchedule, TreeEnsemble, from_tf_trees
 
 BACKENDS = ["tensorflow", "jax", "torch"]
 BACKEND = os.environ.get("KERAS_BACKEND")
@@ -58,7 +58,7 @@ def layer_of(problem, **kwargs) -> TreeEnsemble:
     layer = TreeEnsemble(n_outputs, n_trees, depth, use_bias=use_bias, **problem.settings, **kwargs)
     layer.build((None, problem.x.shape[1]))
     weights = [problem.split_weight, problem.leaf_weight] + ([problem.split_bias] if use_bias else [])
-    layer.set_weights(weights)
+    layer.set_weights([*weights, np.array(layer.gamma)])
     return layer
 
 
@@ -85,8 +85,10 @@ def output_and_gradients(layer, x, grad_output):
     if BACKEND == "jax":
         import jax
 
+        fixed = [variable.value for variable in layer.non_trainable_variables]
+
         def call(x, variables):
-            return layer.stateless_call(variables, [], x)[0]
+            return layer.stateless_call(variables, fixed, x)[0]
 
         output, transpose = jax.vjp(call, x, [variable.value for variable in layer.trainable_variables])
         grad_x, gradients = transpose(grad_output)
@@ -138,8 +140,11 @@ def uses_native_kernels(layer, x, monkeypatch) -> bool:
     if BACKEND == "jax":
         import jax
 
-        variables = [variable.value for variable in layer.variables]
-        return "softwood_forward" in str(jax.make_jaxpr(lambda v, x: layer.stateless_call(v, [], x)[0])(variables, x))
+        trained, fixed = (
+            [v.value for v in part] for part in (layer.trainable_variables, layer.non_trainable_variables)
+        )
+        program = jax.make_jaxpr(lambda v, x: layer.stateless_call(v, fixed, x)[0])(trained, x)
+        return "softwood_forward" in str(program)
     calls = []
 
     def forward(*args, **kwargs):
@@ -255,7 +260,7 @@ def test_no_two_trees_start_alike(initializer):
         initializer = keras.initializers.RandomUniform(seed=3)
     layer = TreeEnsemble(2, n_trees=8, depth=3, split_initializer=initializer, leaf_initializer=initializer)
     layer.build((None, 5))
-    for weight in to_numpy(layer.weights):
+    for weight in to_numpy(layer.trainable_weights):
         assert len(np.unique(weight.reshape(8, -1), axis=0)) == 8
         assert len(np.unique(weight)) > 0.9 * weight.size
 
@@ -263,12 +268,12 @@ def test_no_two_trees_start_alike(initializer):
 def test_initial_scales():
     layer = TreeEnsemble(2, n_trees=40, depth=5, leaf_initializer="lecun_uniform", split_initializer="he_normal")
     layer.build((None, 20))
-    split_weight, leaf_weight = to_numpy(layer.weights)
+    split_weight, leaf_weight = to_numpy(layer.trainable_weights)
     np.testing.assert_allclose(split_weight.std(), np.sqrt(2 / 20), rtol=0.02)  # fan in: the features of a split
     np.testing.assert_allclose(leaf_weight.std(), np.sqrt(1 / (40 * 32)), rtol=0.05)  # fan in: the leaves
     layer = TreeEnsemble(2, n_trees=4, depth=5)
     layer.build((None, 20))
-    assert all(0.0095 < np.abs(weight).max() <= 0.01 for weight in to_numpy(layer.weights))
+    assert all(0.0095 < np.abs(weight).max() <= 0.01 for weight in to_numpy(layer.trainable_weights))
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "bfloat16"])
@@ -449,8 +454,10 @@ def _gradient_penalty(layer, x):
         import jax
         import jax.numpy as jnp
 
+        fixed = [variable.value for variable in layer.non_trainable_variables]
+
         def penalty(x, variables):
-            gradient = jax.grad(lambda x: jnp.sum(jnp.sin(layer.stateless_call(variables, [], x)[0])))(x)
+            gradient = jax.grad(lambda x: jnp.sum(jnp.sin(layer.stateless_call(variables, fixed, x)[0])))(x)
             return jnp.sum(gradient**2)
 
         grad_x, gradients = jax.grad(penalty, argnums=(0, 1))(x, [v.value for v in layer.trainable_variables])
@@ -549,3 +556,99 @@ class TestTensorFlowGraphs:
         dataset = tf.data.Dataset.from_tensor_slices(table).batch(64)
         losses = model.fit(dataset, epochs=5, verbose=0).history["loss"]
         assert losses[-1] < losses[0] - 0.05
+
+
+class TestGamma:
+    """A weight that is not trained: saved with the others, and followed by compiled functions."""
+
+    @staticmethod
+    def make(**kwargs):
+        trees = TreeEnsemble(3, n_trees=4, depth=3, split_initializer="random_normal", **kwargs)
+        model = keras.Sequential([keras.Input((5,)), trees])
+        rng = np.random.default_rng(0)
+        for weight in trees.trainable_weights:
+            weight.assign(rng.normal(size=weight.shape) * 0.3)
+        return model, trees
+
+    def test_what_is_set_holds_in_compiled_functions(self, table):
+        x, _ = table
+        model, trees = self.make(gamma=3.0, use_bias=True)
+        wide = model.predict(x, verbose=0)
+        trees.gamma = 0.3
+        expected = self.make(gamma=0.3, use_bias=True)[0].predict(x, verbose=0)
+        assert np.abs(wide - expected).max() > 0.01
+        np.testing.assert_allclose(model.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(*to_numpy([model(x), expected]), rtol=1e-5, atol=1e-6)
+        assert trees.get_config()["gamma"] == trees.gamma == 0.3
+        with pytest.raises(ValueError, match=r"`gamma` of layer '.*', expected a positive number. Received: gamma=-1"):
+            trees.gamma = -1
+        assert trees.gamma == 0.3
+
+    @pytest.mark.parametrize("gamma", [0.3, 0.1])
+    def test_loading_weights_sets_the_gamma_they_were_trained_with(self, table, tmp_path, gamma):
+        x, _ = table
+        model, _ = self.make(gamma=gamma)
+        model.save_weights(tmp_path / "model.weights.h5")
+        other, trees = self.make(gamma=3.0)
+        other.load_weights(tmp_path / "model.weights.h5")
+        np.testing.assert_array_equal(other.predict(x, verbose=0), model.predict(x, verbose=0))
+        assert trees.gamma == gamma
+
+    def test_a_saved_model_has_the_gamma_that_was_set_last(self, tmp_path):
+        model, trees = self.make(gamma=3.0)
+        trees.gamma = 0.3
+        model.save(tmp_path / "model.keras")
+        assert keras.models.load_model(tmp_path / "model.keras").layers[-1].gamma == 0.3
+        assert keras.models.clone_model(model).layers[-1].gamma == 0.3
+
+    def test_weights_of_another_kind_of_layer_are_refused(self, tmp_path):
+        path = tmp_path / "model.weights.h5"
+        self.make(activation="logistic")[0].save_weights(path)
+        message = (
+            "Layer 'trees' has activation='smooth_step', and the saved weights were trained with 'logistic'. "
+            "Make the layer with activation='logistic'."
+        )
+        with pytest.raises(ValueError, match=message):
+            self.make(name="trees")[0].load_weights(path)
+        self.make(use_bias=True)[0].save_weights(path)
+        message = (
+            r"Layer 'trees' has 3 weights \(split_weight, leaf_weight, gamma\), and 4 were saved. "
+            "Make the layer with use_bias=True."
+        )
+        with pytest.raises(ValueError, match=message):
+            self.make(name="trees")[0].load_weights(path)
+
+    def test_files_without_gamma_leave_it(self):
+        _, trees = self.make(gamma=3.0)
+        arrays = [np.full(weight.shape, 0.5) for weight in trees.trainable_weights]
+        trees.load_own_variables({str(i): array for i, array in enumerate(arrays)})
+        assert trees.gamma == 3.0
+        np.testing.assert_array_equal(to_numpy(trees.trainable_weights)[0], arrays[0])
+
+    def test_the_schedule_moves_gamma_step_by_step(self, table):
+        x, y = table
+        seen = []
+
+        class Watch(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                seen.append(next(part.gamma for part in self.model.layers if isinstance(part, TreeEnsemble)))
+
+        model = classifier(TreeEnsemble(3, n_trees=4, depth=3))
+        callbacks = [GammaSchedule(2.0, 0.02, n_steps=11), Watch()]
+        before = model.count_params()
+        for _ in range(2):  # a second fit goes on where the first has stopped
+            model.fit(x, y, batch_size=50, epochs=1, verbose=0, callbacks=callbacks)
+        np.testing.assert_allclose(seen, [2.0 * 0.01 ** (step / 10) for step in range(8)], rtol=1e-6)
+        model.fit(x, y, batch_size=50, epochs=1, verbose=0, callbacks=callbacks[:1])  # nobody watches
+        assert model.layers[-2].gamma == 0.02
+        assert model.count_params() == before
+
+    def test_the_schedule_refuses_what_has_no_meaning(self, table):
+        x, y = table
+        with pytest.raises(ValueError, match="start must be a positive number, a width of the soft band; got 0"):
+            GammaSchedule(0, 0.1, 10)
+        model = keras.Sequential([keras.layers.Dense(3)], name="plain")
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        message = "GammaSchedule needs a model with a TreeEnsemble layer inside. Received: 'plain' without any."
+        with pytest.raises(ValueError, match=message):
+            model.fit(x, y, verbose=0, callbacks=[GammaSchedule(1.0, 0.1, 10)])

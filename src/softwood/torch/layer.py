@@ -178,8 +178,8 @@ class TreeEnsemble(nn.Module):
         check_float32_gamma(number)
         self._gamma = number
         # The same for compiled code, which would be compiled again for another number. A new tensor each time: the old
-        # one may be held for a backward pass to come.
-        self._gamma_tensor = torch.tensor(self._gamma, dtype=torch.float64, device="cpu")
+        # one may be held for a backward pass to come. With a dimension: torch.compile takes a scalar for a number.
+        self._gamma_tensor = torch.tensor([self._gamma], dtype=torch.float64, device="cpu")
         if self.log_gamma is not None:
             nn.init.constant_(self.log_gamma, math.log(self._gamma))
 
