@@ -44,7 +44,8 @@ def test_a_tape_serves_the_call_it_was_made_for(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"n": N + 1}, {"n": 600}, {"m": M + 1}, {"m": 1}, {"d": D + 1}, {"d": D - 1}, {"n": 600, "m": 60, "d": 6}]
+    "change",
+    [{"n": N + 1}, {"n": 600}, {"m": M + 1}, {"m": 1}, {"d": D + 1}, {"d": D - 1}, {"n": 600, "m": 60, "d": 6}],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_tape_of_another_shape_is_refused(change: dict[str, int], dtype: Any) -> None:

@@ -38,10 +38,12 @@ ENCODING_NAMES: tuple[str, ...] = get_args(EncodingName)
 # z and features are held within plus or minus this; a test compares it with the core's kLargest.
 LARGEST_FEATURE = 1e6
 
-# Integer columns with this many distinct values are read as categories.
+# Integer columns with this many distinct values get a flag for each value, beside the number itself.
 MIN_INTEGER_LEVELS, MAX_INTEGER_LEVELS = 3, 10
 N_BINS = 8
-MAX_RAMPS = 256
+MAX_BINS = 128
+# Ramps of all columns together; wide tables get fewer bins per column.
+MAX_RAMPS = 512
 # The most that a flag is scaled by: one that is set in a row of ten thousand would be 100 standard deviations high.
 MAX_FLAG_SCALE = 10.0
 # Means, spreads and quantiles of longer tables are taken from this many rows.
@@ -158,6 +160,7 @@ def fit_encodings(
     roles: Sequence[str],
     *,
     names: Sequence[str] = ENCODING_NAMES,
+    n_bins: int = N_BINS,
     rows: NDArray[np.integer] | None = None,
     weight: NDArray[np.float64] | None = None,
 ) -> dict[str, Encoding]:
@@ -171,6 +174,8 @@ def fit_encodings(
         "number", "code" (a category number, -1 for none of the known) or "none" (not encoded) for each base column.
     names : sequence of {"standard", "piecewise"}
         Which encodings to fit.
+    n_bins : int
+        Bins per column of the piecewise encoding.
     rows : ndarray of int, optional
         Rows to fit to, in this order; all if None.
     weight : ndarray [len(rows)], optional
@@ -180,7 +185,7 @@ def fit_encodings(
     order = np.arange(len(base)) if rows is None else rows
     weight = np.ones(len(order)) if weight is None else weight
     n_wide = sum(roles[j] == "number" and _is_wide(base[order[:_SAMPLE_ROWS], j]) for j in sources)
-    n_bins = max(2, min(N_BINS, MAX_RAMPS // max(1, n_wide)))
+    n_bins = max(2, min(n_bins, MAX_RAMPS // max(1, n_wide)))
     features: dict[str, list[tuple[int, int, float, float, float, float]]] = {name: [] for name in names}
     n_ramps = 0
     for j in sources:
@@ -216,6 +221,7 @@ class _Summary:
     missing_share: float
     levels: NDArray[np.float64] | None
     edges: NDArray[np.float64]
+    is_ordered: bool
 
     def features(self, *, piecewise: bool, n_bins: int) -> list[tuple[int, float, float, float, float]]:
         """(kind, start, rate, mean, scale) of each feature."""
@@ -228,21 +234,28 @@ class _Summary:
             return found
         if self.levels is not None:
             ones = np.ones(len(self.levels))
-            return found + self._standardised(FeatureKind.LEVEL, self.levels, ones, MAX_FLAG_SCALE)
-        if not piecewise or len(self.edges) == 2:
+            found += self._standardised(FeatureKind.LEVEL, self.levels, ones, MAX_FLAG_SCALE)
+        if not self.is_ordered:
+            return found
+        if len(self.edges) == 2:
             return found + self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
-        found += self._standardised(FeatureKind.SOFT_CLIP, *self._robust_scale())
-        return found + self._ramps(n_bins) if n_bins else found
+        if self.levels is not None:  # constant beyond the known values
+            found += self._ramps(self.edges[[0, -1]])
+        elif piecewise:
+            found += self._standardised(FeatureKind.SOFT_CLIP, *self._robust_scale())
+        else:
+            found += self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
+        return found + self._ramps(self._knots(n_bins)) if piecewise and n_bins else found
 
     def _standardised(
-        self, kind: FeatureKind, start: np.ndarray, rate: np.ndarray, most: float = np.inf
+        self, kind: FeatureKind, start: np.ndarray, rate: np.ndarray, most: float = np.inf, factor: float = 1.0
     ) -> list[tuple[int, float, float, float, float]]:
-        """Features of one kind with parameters `start` and `rate` [f], scaled to mean 0 and variance 1."""
+        """Features of one kind with parameters `start` and `rate` [f], scaled to mean 0 and deviation `factor`."""
         r = feature_function(kind, self.values[None], start[:, None], rate[:, None])
         share = self.weight / self.weight.sum()
         mean = r @ share
         deviation = np.sqrt(np.square(r - mean[:, None]) @ share)
-        scale = [min(most, _reciprocal(spread)) for spread in deviation.tolist()]
+        scale = [factor * min(most, _reciprocal(spread)) for spread in deviation.tolist()]
         return list(zip([kind] * len(r), start.tolist(), rate.tolist(), mean.tolist(), scale, strict=True))
 
     def _robust_scale(self) -> tuple[np.ndarray, np.ndarray]:
@@ -252,11 +265,19 @@ class _Summary:
             spread = (self.values[-1] - self.values[0]) / 2
         return np.array([median]), np.array([_reciprocal(spread)])
 
-    def _ramps(self, n_bins: int) -> list[tuple[int, float, float, float, float]]:
+    def _knots(self, n_bins: int) -> NDArray[np.float64]:
+        """Every distinct value if they are few, else quantiles; none where one bin would be the number itself."""
+        if len(self.edges) <= n_bins + 1:
+            return self.edges
         knots = np.unique(_quantiles(self.values, self.weight, np.linspace(0, 1, n_bins + 1)))
-        if len(knots) < 3:  # one bin is the number itself
+        return knots if len(knots) > 2 else knots[:0]
+
+    def _ramps(self, knots: NDArray[np.float64]) -> list[tuple[int, float, float, float, float]]:
+        if len(knots) < 2:
             return []
-        return self._standardised(FeatureKind.RAMP, knots[:-1], 1 / np.diff(knots))
+        # Adam moves all weights alike, so a column of many bins would learn faster than one of few.
+        factor = (len(knots) - 1) ** -0.5
+        return self._standardised(FeatureKind.RAMP, knots[:-1], 1 / np.diff(knots), factor=factor)
 
 
 def _summarise(
@@ -280,7 +301,7 @@ def _summarise(
         levels = levels[1:] if len(levels) == len(edges) == 2 else levels
     elif _are_integer_levels(edges):
         levels = edges
-    return _Summary(values, weight, missing_share, levels, edges)
+    return _Summary(values, weight, missing_share, levels, edges, is_ordered=role != "code")
 
 
 def _is_wide(x: NDArray[np.float32]) -> bool:

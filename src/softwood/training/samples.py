@@ -51,6 +51,11 @@ class Samples:
         """Number of inputs p that the trees see."""
         return self.x.shape[1] if self.encoding is None else self.encoding.n_features
 
+    @property
+    def n_rows(self) -> int:
+        """Number of rows that belong."""
+        return len(self.x) if self.rows is None else len(self.rows)
+
 
 @dataclass(frozen=True)
 class EpochRecord:
@@ -85,6 +90,8 @@ class MemberData:
         Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
     start : TrainedMember, optional
         Go on from these trees instead of random ones; moments of the optimiser too if it holds them.
+    l1 : float, optional
+        Penalty of this member instead of the configuration's.
     """
 
     train: Samples
@@ -92,6 +99,7 @@ class MemberData:
     seed: int = 0
     offset: FloatArray | None = None
     start: TrainedMember | None = None
+    l1: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,6 +51,7 @@ class MemberState:
             **config.loss.native_settings(n_targets),
             "n_features": n_features,
             "seed": member.seed,
+            "l1": config.l1 if member.l1 is None else member.l1,
         }
         validation = None if member.validation is None else _native_samples(member.validation, self.dtype)
         self.native: Any = _native_class(self.dtype)(
@@ -145,7 +146,8 @@ def _initial_arrays(config: TrainingConfig, member: MemberData, n_features: int,
     if start is not None and start.optimizer_state is not None:
         return {name: array.copy() for name, array in start.optimizer_state.items() if name != "adam_step"}
     if start is None:
-        arrays, mask = _random_parameters(config, member.seed, n_features, n_outputs, dtype)
+        columns = np.arange(n_features) if member.train.encoding is None else member.train.encoding.source
+        arrays, mask = _random_parameters(config, member.seed, columns, n_outputs, dtype)
     else:
         arrays, mask = _parameters_of(start, dtype), start.trees.feature_mask
     offset = np.zeros(n_outputs) if member.offset is None else member.offset
@@ -165,8 +167,10 @@ def _initial_arrays(config: TrainingConfig, member: MemberData, n_features: int,
 
 
 def _random_parameters(
-    config: TrainingConfig, seed: int, n_features: int, n_outputs: int, dtype: npt.DTypeLike
+    config: TrainingConfig, seed: int, columns: npt.NDArray[np.integer[Any]], n_outputs: int, dtype: npt.DTypeLike
 ) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
+    """Parameters, and which features [m, 2^d - 1, p] splits may use: all or none of those that read the same column."""
+    n_features = len(columns)
     random = np.random.default_rng(seed)
     n_splits = 2**config.depth - 1
 
@@ -181,16 +185,19 @@ def _random_parameters(
         arrays["split_bias"] = np.zeros((config.n_trees, n_splits), dtype)
     if config.batch_norm:
         arrays["scale"], arrays["shift"] = np.ones(n_features, dtype), np.zeros(n_features, dtype)
-    n_allowed = max(1, round(config.max_features * n_features))
-    if n_allowed == n_features:
+    _, column = np.unique(columns, return_inverse=True)
+    n_columns = int(column.max()) + 1
+    n_allowed = max(1, round(config.max_features * n_columns))
+    if n_allowed == n_columns:
         return arrays, None
     mask = np.zeros((config.n_trees, n_splits, n_features), dtype=bool)
     n_at_once = max(1, _MASK_VALUES // (n_splits * n_features))
     for first in range(0, config.n_trees, n_at_once):
         part = mask[first : first + n_at_once]
-        keys = random.random(part.shape, dtype=np.float32)
-        allowed = np.argpartition(keys, n_allowed - 1, axis=2)[:, :, :n_allowed]
-        np.put_along_axis(part, allowed, True, axis=2)
+        keys = random.random((*part.shape[:2], n_columns), dtype=np.float32)
+        allowed = np.zeros(keys.shape, dtype=bool)
+        np.put_along_axis(allowed, np.argpartition(keys, n_allowed - 1, axis=2)[:, :, :n_allowed], True, axis=2)
+        part[:] = allowed[:, :, column]
     arrays["split_weight"][~mask] = 0
     return arrays, mask
 
