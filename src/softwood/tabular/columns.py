@@ -22,7 +22,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
-from softwood.tabular.features import ENCODING_NAMES, N_BINS, Encoding, fit_encodings
+from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
+from softwood.tabular.lookups import Lookups, fit_lookups
 from softwood.tabular.table import Table, require_finite
 
 # Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
@@ -146,9 +147,23 @@ class Preprocessor:
         n_bins: int = N_BINS,
         rows: NDArray[np.integer] | None = None,
         weight: NDArray[np.float64] | None = None,
-    ) -> None:
-        """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`."""
+    ) -> Lookups | None:
+        """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
+
+        The name `LOOKUP` stands alone. Its lookups are returned, and their linear form is kept; a table without any
+        column that has two values gets none.
+        """
+        if names == (LOOKUP,):
+            assert rows is not None
+            assert weight is not None
+            lookups = fit_lookups(base, self.roles(), n_bins=n_bins, rows=rows, weight=weight)
+            if lookups is not None:
+                self.encodings = {LOOKUP: lookups.encoding}
+                return lookups
+            self.encodings = {LOOKUP: fit_encodings(base, self.roles(), names=ENCODING_NAMES[:1])[ENCODING_NAMES[0]]}
+            return None
         self.encodings = fit_encodings(base, self.roles(), names=names, n_bins=n_bins, rows=rows, weight=weight)
+        return None
 
     def roles(self) -> list[str]:
         """Role of each base column, as `softwood.tabular.features.fit_encodings` wants it."""

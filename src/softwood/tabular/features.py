@@ -33,6 +33,8 @@ from softwood import _core
 from softwood.ops import get_num_threads
 
 EncodingName = Literal["standard", "piecewise"]
+# Made by `softwood.tabular.lookups` for models that were trained with lookups.
+LOOKUP = "lookup"
 ENCODING_NAMES: tuple[str, ...] = get_args(EncodingName)
 
 # z and features are held within plus or minus this; a test compares it with the core's kLargest.
@@ -189,16 +191,17 @@ def fit_encodings(
     features: dict[str, list[tuple[int, int, float, float, float, float]]] = {name: [] for name in names}
     n_ramps = 0
     for j in sources:
-        summary = _summarise(base[:, j], order, weight, roles[j])
+        summary = summarise(base[:, j], order, weight, roles[j])
         for name in names:
             room = name == "piecewise" and n_ramps + n_bins <= MAX_RAMPS
             parts = summary.features(piecewise=name == "piecewise", n_bins=n_bins if room else 0)
             n_ramps += sum(part[0] == FeatureKind.RAMP for part in parts)
             features[name] += [(j, *part) for part in parts]
-    return {name: _pack(found) for name, found in features.items()}
+    return {name: pack_features(found) for name, found in features.items()}
 
 
-def _pack(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
+def pack_features(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
+    """An encoding of (source, kind, start, rate, mean, scale) per feature; those that float32 cannot hold are dropped."""
     # Spreads that float32 cannot hold the reciprocal of say nothing.
     largest = float(np.finfo(np.float32).max)
     features = [f for f in features if all(abs(value) < largest for value in f[2:]) and f[3] > 0 and f[5] > 0]
@@ -213,7 +216,7 @@ def _pack(features: list[tuple[int, int, float, float, float, float]]) -> Encodi
 
 
 @dataclass(frozen=True, eq=False)
-class _Summary:
+class Summary:
     """What the features of one base column are computed from: the values that are there, sorted, and their weights."""
 
     values: NDArray[np.float64]
@@ -245,18 +248,27 @@ class _Summary:
             found += self._standardised(FeatureKind.SOFT_CLIP, *self._robust_scale())
         else:
             found += self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
-        return found + self._ramps(self._knots(n_bins)) if piecewise and n_bins else found
+        return found + self._ramps(self.knots(n_bins)) if piecewise and n_bins else found
 
     def _standardised(
         self, kind: FeatureKind, start: np.ndarray, rate: np.ndarray, most: float = np.inf, factor: float = 1.0
     ) -> list[tuple[int, float, float, float, float]]:
         """Features of one kind with parameters `start` and `rate` [f], scaled to mean 0 and deviation `factor`."""
         r = feature_function(kind, self.values[None], start[:, None], rate[:, None])
-        share = self.weight / self.weight.sum()
-        mean = r @ share
-        deviation = np.sqrt(np.square(r - mean[:, None]) @ share)
+        mean, deviation = self.moments(r)
         scale = [factor * min(most, _reciprocal(spread)) for spread in deviation.tolist()]
         return list(zip([kind] * len(r), start.tolist(), rate.tolist(), mean.tolist(), scale, strict=True))
+
+    def moments(self, r: np.ndarray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weighted mean and standard deviation of functions r [f, n] of the values."""
+        share = self.weight / self.weight.sum()
+        mean = r @ share
+        return mean, np.sqrt(np.square(r - mean[:, None]) @ share)
+
+    def soft_clip(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The feature SOFT_CLIP of some values, before it is standardised."""
+        start, rate = self._robust_scale()
+        return feature_function(FeatureKind.SOFT_CLIP, x, start, rate)
 
     def _robust_scale(self) -> tuple[np.ndarray, np.ndarray]:
         low, median, high = _quantiles(self.values, self.weight, np.array([0.25, 0.5, 0.75]))
@@ -265,7 +277,7 @@ class _Summary:
             spread = (self.values[-1] - self.values[0]) / 2
         return np.array([median]), np.array([_reciprocal(spread)])
 
-    def _knots(self, n_bins: int) -> NDArray[np.float64]:
+    def knots(self, n_bins: int) -> NDArray[np.float64]:
         """Every distinct value if they are few, else quantiles; none where one bin would be the number itself."""
         if len(self.edges) <= n_bins + 1:
             return self.edges
@@ -280,9 +292,9 @@ class _Summary:
         return self._standardised(FeatureKind.RAMP, knots[:-1], 1 / np.diff(knots), factor=factor)
 
 
-def _summarise(
+def summarise(
     column: NDArray[np.float32], rows: NDArray[np.integer], weight: NDArray[np.float64], role: str
-) -> _Summary:
+) -> Summary:
     missing_share = 0.0
     if np.isnan(column.sum()):
         missing_share = float(weight @ np.isnan(column[rows]) / weight.sum())
@@ -301,7 +313,7 @@ def _summarise(
         levels = levels[1:] if len(levels) == len(edges) == 2 else levels
     elif _are_integer_levels(edges):
         levels = edges
-    return _Summary(values, weight, missing_share, levels, edges, is_ordered=role != "code")
+    return Summary(values, weight, missing_share, levels, edges, is_ordered=role != "code")
 
 
 def _is_wide(x: NDArray[np.float32]) -> bool:

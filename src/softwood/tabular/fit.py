@@ -21,6 +21,8 @@ from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
+from softwood.tabular.features import LOOKUP
+from softwood.tabular.lookups import Lookups
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
 from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, rules
@@ -108,17 +110,17 @@ def train(
     rows, weight = np.repeat(rows, count), np.repeat(weight / count, count)
     facts = _facts(problem, len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
-    encodings = _encodings(params)
+    encodings, lookups = _encodings(params, previous), None
     if previous is None:
         preprocessor.learn_targets(base, problem.target_columns(), rows)
         names = tuple(dict.fromkeys(encodings))
-        preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
+        lookups = preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
     y = problem.scaled_y(head)
-    data = _encode(preprocessor, base, y, _scatter(weight, rows, len(base)))
+    data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)))
     if validation is not None:
         other, theirs = validation
-        held_out = _encode(preprocessor, preprocessor.read(other), theirs.scaled_y(head), theirs.weight)
+        held_out = _encode(preprocessor, lookups, preprocessor.read(other), theirs.scaled_y(head), theirs.weight)
         splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
     else:
         splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
@@ -171,9 +173,15 @@ def _facts(problem: Problem, n_rows: int, n_columns: int) -> TableFacts:
     return TableFacts(problem.task, n_rows, n_columns, 0 if problem.classes is None else len(problem.classes))
 
 
-def _encodings(params: Mapping[str, Any]) -> list[str]:
-    """Which encoding each member reads."""
-    return ["piecewise" if params["encoding"] == "auto" else params["encoding"]] * params["n_members"]
+def _encodings(params: Mapping[str, Any], previous: Model | None = None) -> list[str]:
+    """Which encoding each member reads: lookups, unless the caller chose another or wants what they cannot do."""
+    name = params["encoding"]
+    if previous is not None:
+        known = list(previous.preprocessor.encodings)
+        name = name if name in known else known[0]
+    elif name == "auto":
+        name = "piecewise" if params["batch_norm"] or params["l2"] else LOOKUP
+    return [name] * params["n_members"]
 
 
 def train_on_piece(
@@ -186,6 +194,8 @@ def train_on_piece(
     rng = np.random.default_rng(run.seed)
     rows = np.flatnonzero(problem.weight)
     params = resolve_auto(params, _facts(problem, len(rows), table.n_columns))
+    if params["encoding"] == "auto":
+        params["encoding"] = "piecewise"  # a later piece goes on from trees in linear form
     encodings = _encodings(params)
     if previous is not None:
         preprocessor = previous.model.preprocessor
@@ -200,7 +210,7 @@ def train_on_piece(
         preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
     head = previous.model.head if previous is not None else problem.fit_head(rows, problem.weight[rows])
     y = problem.scaled_y(head)
-    data = _encode(preprocessor, base, y, problem.weight)
+    data = _encode(preprocessor, None, base, y, problem.weight)
     splits: list[Split] = [(replace(data[name], rows=rows), None) for name in encodings]
     offset = head.loss.best_constant(y[rows], problem.weight[rows])
     members = _members(splits, offset, rng, None if previous is None else previous.model)
@@ -226,10 +236,16 @@ def _scatter(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
 
 
 def _encode(
-    preprocessor: Preprocessor, base: NDArray[np.float32], y: np.ndarray, weight: NDArray[np.float64]
+    preprocessor: Preprocessor,
+    lookups: Lookups | None,
+    base: NDArray[np.float32],
+    y: np.ndarray,
+    weight: NDArray[np.float64],
 ) -> dict[str, Samples]:
     """The rows as each encoding shows them; table, targets and weights are shared."""
     sample_weight = None if np.all(weight == 1) else weight
+    if lookups is not None:
+        return {LOOKUP: Samples(lookups.cells(base), y, sample_weight, encoding=lookups)}
     return {
         name: Samples(base, y, sample_weight, encoding=encoding) for name, encoding in preprocessor.encodings.items()
     }

@@ -83,8 +83,9 @@ def n_bins(facts: TableFacts, known: Known) -> int:
 
 
 def max_features(facts: TableFacts, known: Known) -> float:
-    """A quarter of the columns, and at least three."""
-    return min(1.0, max(0.25, 3 / max(1, facts.n_columns)))
+    """A quarter of the columns, at least three and at most a hundred."""
+    n_columns = max(1, facts.n_columns)
+    return min(1.0, max(0.25, 3 / n_columns), max(3, 100) / n_columns)
 
 
 def n_members(facts: TableFacts, known: Known) -> int:
