@@ -12,14 +12,18 @@ BUILD_OLDEST := SKBUILD_BUILD_DIR=build/oldest $(OLDEST)/bin/python -m pip --dis
   --constraint constraints-oldest.txt --no-build-isolation
 CPP_FILES = $(shell find core bindings tests/core benchmarks -name '*.h' -o -name '*.cc')
 
-.PHONY: demo test lint build core-tests python-tests test-oldest coverage bench sanitize stubs wheel clean
+# The C++ tests alone, in a build directory of their own.
+CORE_ONLY := -G Ninja -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON
+
+.PHONY: demo test lint build core-tests python-tests debug test-oldest coverage bench sanitize sanitize-core \
+  sanitize-python stubs wheel clean
 
 demo: $(VENV)/.tools  ## install into .venv, run the main job on built-in data
 	$(BUILD) --editable '.[cli,plot]'
 	mkdir -p build/demo
 	$(BIN)/softwood train breast-cancer --out build/demo/model.safetensors --report
 
-test: lint core-tests python-tests  ## everything that continuous integration runs
+test: lint core-tests debug python-tests  ## everything that continuous integration runs
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -59,13 +63,25 @@ coverage: $(VENV)/.dev  ## lines that the tests reach: build/coverage/python.txt
 bench: build  ## speed against rivals; see docs/performance.md
 	$(BIN)/python benchmarks/kernels.py
 
-sanitize: $(VENV)/.tools  ## the C++ tests under address, undefined-behaviour and thread sanitizers
+debug: $(VENV)/.tools  ## the C++ tests with assertions of the invariants of the kernels
+	$(CMAKE) -S . -B build/debug $(CORE_ONLY) -DSOFTWOOD_DEBUG=ON
+	$(CMAKE) --build build/debug
+	$(BIN)/ctest --test-dir build/debug --output-on-failure
+
+sanitize: sanitize-core sanitize-python  ## both of the following
+
+sanitize-core: $(VENV)/.tools  ## the C++ tests under address, undefined-behaviour and thread sanitizers
 	for kind in address,undefined thread; do \
-	  $(CMAKE) -S . -B build/sanitize-$$kind -G Ninja -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON \
-	    -DSOFTWOOD_SANITIZE=$$kind && \
+	  $(CMAKE) -S . -B build/sanitize-$$kind $(CORE_ONLY) -DSOFTWOOD_SANITIZE=$$kind && \
 	  $(CMAKE) --build build/sanitize-$$kind && \
 	  $(BIN)/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
 	done
+
+sanitize-python: $(VENV)/.dev  ## the Python tests of ops and torch, with a module under the address sanitizer
+	$(CMAKE) -S . -B build/sanitize-python -G Ninja -DSOFTWOOD_SANITIZE=address -DSOFTWOOD_DEBUG=ON \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
+	$(CMAKE) --build build/sanitize-python
+	PYTHON=$(BIN)/python sh tests/core/sanitize_python.sh build/sanitize-python
 
 stubs: build  ## after a change of the bindings: write src/softwood/_core.pyi anew
 	$(BIN)/python -m nanobind.stubgen -q -m softwood._core -o src/softwood/_core.pyi

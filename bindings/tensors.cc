@@ -139,6 +139,12 @@ class RowMemory {
  public:
   bool in_use = false;  // while a pass writes to it; read and written under the GIL
 
+  // After a pass that failed, rows may not be zero.
+  void discard() {
+    for (Zeros<T>* rows : {&split_weight_, &leaf_weight_, &split_bias_}) *rows = {};
+    for (Zeros<std::uint8_t>* marks : {&split_marked_, &leaf_marked_}) *marks = {};
+  }
+
   Gradients<T> prepare(const Ensemble<T>& ensemble, const Needs& needs) {
     const std::int64_t splits = ensemble.n_trees * ensemble.n_splits(), leaves = ensemble.n_trees * ensemble.n_leaves();
     return {nullptr,
@@ -217,9 +223,12 @@ nb::object sparse_gradients(const BackwardCall<T>& call, RowMemory<T>& memory) {
   Gradients<T> to = memory.prepare(ensemble, call.needs);
   nb::object x = call.needs.x ? new_tensor<T>({call.rows.n_rows, ensemble.n_features}, false, &to.x) : nb::none();
   const InUse<T> in_use(memory);
-  {
+  try {
     nb::gil_scoped_release unlocked;
     call.run(to);
+  } catch (...) {
+    memory.discard();
+    throw;
   }
   nb::object splits = taken_rows(to.split_marked, ensemble.n_trees, ensemble.n_splits(), to.split_weight,
                                  ensemble.n_features, to.split_bias);

@@ -2,6 +2,7 @@
 // between two epochs Python may read and copy them.
 #include "softwood/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -201,27 +202,27 @@ class RunningMembers {
  public:
   explicit RunningMembers(const nb::list& members) {
     for (nb::handle member : members) {
-      Member<T>* const found = nb::cast<Member<T>*>(member);
-      const bool is_free = !found->running;
-      if (!is_free) release();
-      require(is_free, "a member can only run one epoch at a time, and stand only once in a list");
-      found->running = true;
-      members_.push_back(found);
-      trainers.push_back(found->trainer.get());
+      members_.push_back(nb::cast<Member<T>*>(member));
+      owners_.push_back(nb::borrow(member));
+      trainers.push_back(members_.back()->trainer.get());
     }
+    for (const Member<T>* member : members_) {
+      const bool is_free = !member->running && std::count(members_.begin(), members_.end(), member) == 1;
+      require(is_free, "a member can only run one epoch at a time");
+    }
+    for (Member<T>* member : members_) member->running = true;
   }
-  ~RunningMembers() { release(); }
+  ~RunningMembers() {
+    for (Member<T>* member : members_) member->running = false;
+  }
   RunningMembers(const RunningMembers&) = delete;
   RunningMembers& operator=(const RunningMembers&) = delete;
 
   std::vector<Trainer<T>*> trainers;
 
  private:
-  void release() {
-    for (Member<T>* member : members_) member->running = false;
-    members_.clear();
-  }
   std::vector<Member<T>*> members_;
+  std::vector<nb::object> owners_;
 };
 
 bool signal_pending(std::exception_ptr& raised) {

@@ -23,7 +23,7 @@ from softwood.jax import init, native, tree_ensemble
 
 BINDINGS = Path(__file__).parent.parent / "bindings"
 EXAMPLE = Path(__file__).parent.parent / "examples" / "jax_optax.py"
-ENABLE_X64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64  # the second until JAX 0.7
+ENABLE_X64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # the second until JAX 0.7
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}
 
 

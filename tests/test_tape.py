@@ -96,7 +96,7 @@ def test_a_tape_of_rows_that_are_not_finite_stays_empty() -> None:
 def test_tapes_of_tensors_are_checked() -> None:
     """The same through the functions for tensors of a framework."""
     torch = pytest.importorskip("torch")
-    from softwood.torch import kernels  # noqa: F401  # sets the way in which tensors are read
+    from softwood.torch import native  # noqa: F401  # sets the way in which tensors are read
 
     x, w, o = (torch.from_numpy(array) for array in ensemble())
     output, tape = _core.forward_tensors(x, w, o, None, 0, 1.0, True, 1, True)

@@ -3,10 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "encoding_kernels.h"
 #include "kernels.h"
-#include "predictor_kernels.h"
-#include "training_kernels.h"
 
 namespace softwood {
 namespace {
@@ -34,24 +31,5 @@ std::size_t instruction_set_rank() {
 }
 
 const char* instruction_set() { return kernels<float>().name; }
-
-template <>
-const Kernels<float>& kernels<float>() {
-  return chosen(compiled_kernels_float);
-}
-template <>
-const Kernels<double>& kernels<double>() {
-  return chosen(compiled_kernels_double);
-}
-template <>
-const TrainingKernels<float>& training_kernels<float>() {
-  return chosen(compiled_training_kernels_float);
-}
-template <>
-const TrainingKernels<double>& training_kernels<double>() {
-  return chosen(compiled_training_kernels_double);
-}
-const EncodingKernels& encoding_kernels() { return chosen(compiled_encoding_kernels); }
-const PredictorKernels& predictor_kernels() { return chosen(compiled_predictor_kernels); }
 
 }  // namespace softwood

@@ -16,8 +16,7 @@ struct EncodingKernels {
   bool (*doubles_are_finite)(const double* row, std::int64_t n);
 };
 
-const EncodingKernels& encoding_kernels();
-
+// encoding_kernels() gives those for this machine.
 SOFTWOOD_DECLARE_NARROW_TABLE(EncodingKernels, encoding_kernels)
 
 }  // namespace softwood

@@ -96,15 +96,7 @@ struct Kernels {
                    const Gradients<T>& gradients, Arena& scratch);
 };
 
-// The kernels for this machine.
-template <typename T>
-const Kernels<T>& kernels();
-template <>
-const Kernels<float>& kernels<float>();
-template <>
-const Kernels<double>& kernels<double>();
-
-SOFTWOOD_DECLARE_TABLE(Kernels<float>, kernels_float)
-SOFTWOOD_DECLARE_TABLE(Kernels<double>, kernels_double)
+// kernels<T>() gives those for this machine.
+SOFTWOOD_DECLARE_TABLES(Kernels, kernels)
 
 }  // namespace softwood

@@ -2,26 +2,27 @@
 // Everything is inlined, because code of several instruction sets includes it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
-#define SOFTWOOD_INLINED inline __attribute__((always_inline))
+#include "inline.h"
 
 namespace softwood {
 
 // Marked rows begin, ..., end - 1.
 struct Run {
   std::int64_t begin, end;
-  SOFTWOOD_INLINED bool is_empty() const { return begin == end; }
+  SOFTWOOD_INLINE bool is_empty() const { return begin == end; }
 };
 
 // Finds runs of marked rows in order and removes their marks. A run ends at a multiple of 64 rows at the latest. Marks
 // are read 64 at a time: to test each row would mean a mispredicted branch at every other one.
 class MarkedRuns {
  public:
-  SOFTWOOD_INLINED MarkedRuns(std::uint8_t* marked, std::int64_t n_rows) : marked_(marked), n_rows_(n_rows) {}
+  SOFTWOOD_INLINE MarkedRuns(std::uint8_t* marked, std::int64_t n_rows) : marked_(marked), n_rows_(n_rows) {}
 
   // The next run; empty if there is none.
-  SOFTWOOD_INLINED Run next() {
+  SOFTWOOD_INLINE Run next() {
     while (rest_ == 0) {
       if (next_ >= n_rows_) return {n_rows_, n_rows_};
       base_ = next_;
@@ -40,7 +41,7 @@ class MarkedRuns {
   static constexpr std::int64_t kWord = 8, kBulk = 8 * kWord;
 
   // Bit i says whether marked[i] is set, for i < count <= kBulk. Sets these marks to 0.
-  static SOFTWOOD_INLINED std::uint64_t take_bits(std::uint8_t* marked, std::int64_t count) {
+  static SOFTWOOD_INLINE std::uint64_t take_bits(std::uint8_t* marked, std::int64_t count) {
     std::uint64_t words[kBulk / kWord] = {}, any = 0, result = 0;
     __builtin_memcpy(words, marked, std::size_t(count));
     for (std::uint64_t word : words) any |= word;

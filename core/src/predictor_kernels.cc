@@ -1,34 +1,35 @@
 // Algorithm 1 of the paper for a block of rows and all trees at once. A node that many rows of the block reach is
-// computed for all of them, rows in the lanes, depth first. Where few rows are left they become a list of (node, row)
-// pairs, which is followed level by level for all trees together, pairs in the lanes. A single row is a list from the
-// start. Unlike the kernels of training, the order of each sum is the same on every machine and for either way, so this
-// file is compiled without contraction.
+// computed for all rows, depth first: the lanes are rows. If few rows are left, they become a list of (node, row)
+// pairs, which is followed level by level for all trees together: the lanes are pairs. A single row is a list from the
+// start. Unlike in the kernels of training, the order of each sum is the same on every machine and for both forms, so
+// this file is compiled without contraction of multiplications and additions.
 #include "predictor_kernels.h"
 
 #include <utility>
 
 #include "activation.h"
+#include "debug.h"
 
 namespace softwood::SOFTWOOD_ISA {
 namespace {
 
 constexpr int W = kLanes<float>;
-// A node that at least one in kDenseShare rows of the block reach is computed for all of them, which is faster by as
-// much.
-constexpr std::int64_t kDenseShare = 2;
+// A node that at least one in kDenseFactor rows of the block reaches is computed for all rows, which is faster by that
+// factor.
+constexpr std::int64_t kDenseFactor = 2;
 // Pairs that are followed from one level to the next at a time.
 constexpr std::int64_t kBatch = 512;
 static_assert(2 * kBatch <= kMaxWaiting && kMaxRows <= kBatch && kMaxRows == 1 << kRowBits);
 using Floats = Vector<float>;
 using Ints = Integers<float>;
 
-// A split's width if it is known to the compiler: short rows are then computed without a loop.
+// The width of a split, if possible as a constant: short rows are then computed without a loop.
 template <int kFixed>
 SOFTWOOD_INLINE std::int64_t known(std::int64_t width) {
   return kFixed > 0 ? kFixed * kPartialSums : width;
 }
 
-// In every 128-bit part, the values of `a` (0 to 3) and `b` (4 to 7) that are named.
+// In every part, the values of `a` (0 to 3) and `b` (4 to 7) with the given indices.
 template <int... kNamed, int... kLane>
 SOFTWOOD_INLINE Floats pick(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
   constexpr int named[] = {kNamed...};
@@ -39,7 +40,7 @@ SOFTWOOD_INLINE Floats pick(Floats a, Floats b, std::integer_sequence<int, kLane
   return __builtin_shufflevector(a, b, source(kLane)...);
 }
 
-// In every 128-bit part, (v0 + v2) + (v1 + v3) of the four vectors, side by side.
+// In every part, (v0 + v2) + (v1 + v3) of each of the four vectors.
 SOFTWOOD_INLINE Floats sum_quads(const Floats (&v)[4]) {
   constexpr auto lanes = std::make_integer_sequence<int, W>{};
   const Floats front = pick<0, 1, 4, 5>(v[0], v[1], lanes) + pick<2, 3, 6, 7>(v[0], v[1], lanes);
@@ -55,8 +56,8 @@ SOFTWOOD_INLINE Floats partial_sums(const float* w, const float* x, std::int64_t
   return sums;
 }
 
-// Split values of W pairs, given where their rows of w and of x begin. Their partial sums are added in the order that
-// softwood/predictor.h says: first those four apart, ...
+// Split values of W pairs, given the offsets of their rows of w and of x. Partial sums are added in the order that
+// softwood/predictor.h defines: first those at a distance of four, ...
 template <bool kOneRow>
 SOFTWOOD_INLINE Floats pair_split_values(const float* w, const float* x, const std::int32_t* w_offset,
                                          const std::int32_t* x_offset, std::int64_t width) {
@@ -77,13 +78,14 @@ SOFTWOOD_INLINE Floats pair_split_values(const float* w, const float* x, const s
   return sum_quads(quads);
 }
 
-// Split values of n <= kBatch pairs (rounded up to W), whose pairs are as in WaitingPairs and whose splits begin at w.
+// Split values of n <= kBatch pairs (rounded up to W), in the form of WaitingPairs; the splits of their level begin at
+// w.
 template <int kFixed, bool kOneRow>
 void list_split_values(const float* w, const float* x, const std::int32_t* pair, std::int64_t n, std::int64_t width,
                        float* t) {
   width = known<kFixed>(width);
   constexpr int kBits = kOneRow ? 0 : kRowBits;
-  // All offsets first: taking them out of vector registers one by one would cost as much as the sums.
+  // All offsets first: extracting them from vector registers one by one would cost as much as the sums.
   std::int32_t w_offset[kBatch + W], x_offset[kBatch + W];
   for (std::int64_t j = 0; j < n; j += W) {
     const Ints pairs = load_integers<float>(pair + j);
@@ -95,22 +97,22 @@ void list_split_values(const float* w, const float* x, const std::int32_t* pair,
   }
 }
 
-// Split values of one node for kPanels * W rows, which stand in the lanes of panels [width, W]. Two partial sums at a
-// time, so that all sums stay in registers.
+// Split values of one node for kPanels * W rows in panels [width, W], whose lanes are rows. Two partial sums at a time,
+// so that all sums stay in registers.
 template <int kPanels>
 SOFTWOOD_INLINE void panel_split_values(const float* w, const float* panels, std::int64_t width, float* values) {
-  Floats pairs[kPanels], even[kPanels];
+  Floats half[kPanels], even[kPanels];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const int lane = i / 2 + i % 2 * 2;  // 0, 2, 1, 3
-    Floats near[kPanels], far[kPanels];  // partial sums `lane` and `lane + 4`
+    const int first = i / 2 + i % 2 * 2;  // 0, 2, 1, 3
+    Floats near[kPanels], far[kPanels];   // partial sums `first` and `first + 4`
 #pragma GCC unroll 4
     for (int panel = 0; panel < kPanels; ++panel) {
-      near[panel] = w[lane] * load(panels + (panel * width + lane) * W);
-      far[panel] = w[lane + 4] * load(panels + (panel * width + lane + 4) * W);
+      near[panel] = w[first] * load(panels + (panel * width + first) * W);
+      far[panel] = w[first + 4] * load(panels + (panel * width + first + 4) * W);
     }
 #pragma GCC unroll 4
-    for (std::int64_t f = kPartialSums + lane; f < width; f += kPartialSums) {
+    for (std::int64_t f = kPartialSums + first; f < width; f += kPartialSums) {
 #pragma GCC unroll 4
       for (int panel = 0; panel < kPanels; ++panel) {
         near[panel] += w[f] * load(panels + (panel * width + f) * W);
@@ -121,11 +123,11 @@ SOFTWOOD_INLINE void panel_split_values(const float* w, const float* panels, std
     for (int panel = 0; panel < kPanels; ++panel) {
       const Floats sum = near[panel] + far[panel];
       if (i % 2 == 0) {
-        pairs[panel] = sum;
+        half[panel] = sum;
       } else if (i == 1) {
-        even[panel] = pairs[panel] + sum;
+        even[panel] = half[panel] + sum;
       } else {
-        store<float>(values + panel * W, even[panel] + (pairs[panel] + sum));
+        store<float>(values + panel * W, even[panel] + (half[panel] + sum));
       }
     }
   }
@@ -140,7 +142,7 @@ void node_split_values(const float* w, const float* panels, std::int64_t n_rows,
   for (; i < n_rows; i += W) panel_split_values<1>(w, panels + i * width, width, t + i);
 }
 
-// Both, for splits of one width.
+// Both functions for splits of one width.
 struct SplitValues {
   void (*of_list)(const float* w, const float* x, const std::int32_t* pair, std::int64_t n, std::int64_t width,
                   float* t);
@@ -163,8 +165,8 @@ SplitValues split_values(std::int64_t width) {
   }
 }
 
-// A leaf's share in a score, rounded. The product of two floats is exact in double, so fusing it with the addition
-// changes nothing.
+// The contribution of a leaf to a score, rounded. The product of two floats is exact in double, so fusing it with the
+// addition changes nothing.
 SOFTWOOD_INLINE double share(double probability, double leaf, double rounder) {
 #if defined(__FMA__)
   return __builtin_fma(probability, leaf, rounder) - rounder;
@@ -198,7 +200,7 @@ class Descent {
         activation_(trees.gamma),
         split_values_(split_values<kOneRow>(trees.width)) {}
 
-  // As many trees at once as numbers of pairs allow.
+  // As many trees at once as the integers of pairs allow.
   void run() {
     constexpr std::int64_t kMaxPairs = std::int64_t{1} << 31;
     const std::int64_t group = kMaxPairs >> (trees_.depth + kBits);
@@ -245,7 +247,7 @@ class Descent {
     }
   }
 
-  // Rows in the lanes -------------------------------------------------------------------------------------------------
+  // Lanes are rows ----------------------------------------------------------------------------------------------------
 
   void start_dense(std::int64_t n_trees) {
     write_panels();
@@ -271,12 +273,12 @@ class Descent {
     }
   }
 
-  // All rows from `node` of the group's trees to the leaves; probability is [kMaxRows].
+  // All rows, from a node of the trees of the group to the leaves; probability is [kMaxRows].
   void descend(int level, std::int64_t node, const float* probability) {
     std::int64_t n_reached = 0;
     for (std::int64_t i = 0; i < n_rows_; i += W) n_reached += count_bits(reached(probability + i));
     if (n_reached == 0) return;
-    if (n_reached * kDenseShare < n_rows_) return wait(level, node, probability, n_reached);
+    if (n_reached * kDenseFactor < n_rows_) return wait(level, node, probability, n_reached);
     if (level == trees_.depth) return add_leaf(node, probability);
     alignas(64) float t[kMaxRows], left[kMaxRows], right[kMaxRows];
     split_values_.of_node(level_rows(level) + node * trees_.width, scratch_.panels, n_rows_, trees_.width, t);
@@ -305,7 +307,21 @@ class Descent {
       store<float>(to.probability + end, compress<float>(load(probability + i), chosen));
       end += count_bits(chosen);
     }
+    SOFTWOOD_ASSERT(end == to.count + n_reached);
     to.count = end;
+    check_pairs(level, to);
+  }
+
+  // Debug builds: the pairs of a level point to nodes and rows that exist.
+  void check_pairs([[maybe_unused]] int level, [[maybe_unused]] const WaitingPairs& waiting) const {
+#if defined(SOFTWOOD_DEBUG)
+    SOFTWOOD_ASSERT(waiting.count <= kMaxWaiting);
+    for (std::int64_t j = 0; j < waiting.count; ++j) {
+      SOFTWOOD_ASSERT(waiting.pair[j] >> kBits < (trees_.n_trees - first_tree_) << level);
+      SOFTWOOD_ASSERT((waiting.pair[j] & kRows) < n_rows_);
+      SOFTWOOD_ASSERT(waiting.probability[j] >= 0 && waiting.probability[j] <= 1);
+    }
+#endif
   }
 
   void add_leaf(std::int64_t node, const float* probability) {
@@ -321,25 +337,27 @@ class Descent {
     }
   }
 
-  // Pairs in the lanes ------------------------------------------------------------------------------------------------
+  // Lanes are pairs ---------------------------------------------------------------------------------------------------
 
   void make_room(int level, std::int64_t n) {
     while (scratch_.waiting[level].count + n > kMaxWaiting) follow(level);
   }
 
-  // Some pairs of a level to the next one, or all leaves to the sums.
+  // Follows some pairs of a level to the next one, or adds all leaves to the sums.
   void follow(int level) {
     WaitingPairs& from = scratch_.waiting[level];
     if (level == trees_.depth) return add_leaves(from);
     const std::int64_t n = from.count < kBatch ? from.count : kBatch;
     make_room(level + 1, 2 * n);
+    SOFTWOOD_ASSERT(scratch_.waiting[level + 1].count + 2 * n <= kMaxWaiting);
     from.count -= n;
     step(level, from.pair + from.count, from.probability + from.count, n, scratch_.waiting[level + 1]);
   }
 
-  // Of a pair's children the likelier one is always reached: it takes the pair's pair. The other is added if it is.
+  // The more likely child of a pair is always reached and takes its place; the other child is appended if it is
+  // reached.
   void step(int level, std::int32_t* pair, float* probability, std::int64_t n, WaitingPairs& to) {
-    for (int i = 0; i < W; ++i) {  // the lanes beyond the end repeat the last pair, and reach nothing
+    for (int i = 0; i < W; ++i) {  // the lanes past the end repeat the last pair with probability 0
       pair[n + i] = pair[n - 1];
       probability[n + i] = 0;
     }
@@ -365,6 +383,7 @@ class Descent {
     __builtin_memcpy(next_pair + n, minor_pair, std::size_t(n_minor) * sizeof(std::int32_t));
     __builtin_memcpy(next_probability + n, minor_probability, std::size_t(n_minor) * sizeof(float));
     to.count += n + n_minor;
+    check_pairs(level + 1, to);
   }
 
   void add_leaves(WaitingPairs& from) {

@@ -50,8 +50,7 @@ struct PredictorKernels {
                      PredictorScratch& scratch);
 };
 
-const PredictorKernels& predictor_kernels();
-
+// predictor_kernels() gives those for this machine.
 SOFTWOOD_DECLARE_NARROW_TABLE(PredictorKernels, predictor_kernels)
 
 }  // namespace softwood

@@ -1,10 +1,9 @@
-// One step: gather the batch, normalise it, trees, loss, backward pass, optimiser. Nothing is allocated once an epoch
-// runs but what the tape takes from its pool.
+// One step: gather the batch, normalise it, trees, loss, backward pass, optimiser. During an epoch only the tape
+// allocates memory, from its pool.
 #include "softwood/trainer.h"
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -19,9 +18,9 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kEvaluationRows = 1024;  // at a time
-constexpr std::int64_t kReachabilityRows = 32;  // a sample of this size is enough to follow the mean over epochs
+constexpr std::int64_t kReachabilityRows = 32;  // enough to follow the mean over epochs
 
-// Rows of a table side by side, with their targets and weights.
+// Contiguous copies of rows of a table, with their targets and weights.
 template <typename T>
 struct Batch {
   std::vector<T> x, normalised, targets, weight, scores;
@@ -34,7 +33,7 @@ struct Batch {
     scores.resize(n * loss.n_outputs);
   }
 
-  // Rows number(begin), ..., number(end - 1) of the samples' table.
+  // Rows number(begin), ..., number(end - 1) of the table of the samples.
   template <typename Number>
   void gather(const Samples<T>& samples, std::int64_t n_features, std::int64_t n_targets, std::int64_t begin,
               std::int64_t end, const Number& number) {
@@ -67,8 +66,8 @@ struct Trainer<T>::State {
   Optimizer<T> optimizer;
   std::vector<std::int64_t> order;
   Batch<T> batch, held_out;
-  std::vector<T> gradient;        // of the loss with respect to the scores
-  std::vector<T> input_gradient;  // of the trees' inputs; seldom needed
+  std::vector<T> gradient;        // of the loss, with respect to the scores
+  std::vector<T> input_gradient;  // of the inputs of the trees; seldom needed
   Tape<T> tape;
 
   State(MemberSettings<T> settings_, const Parameters<T>& parameters_, const Samples<T>& train_,
@@ -108,7 +107,7 @@ struct Trainer<T>::State {
   double mean_reachable_leaves(double gamma, int n_threads);
 };
 
-// Returns the mean loss of the batch before the step. If that is not finite, no parameter is changed.
+// Returns the mean loss of the batch before the step. If it is not finite, no parameter changes.
 template <typename T>
 double Trainer<T>::State::step(std::int64_t begin, std::int64_t end, double gamma, double learning_rate,
                                std::int64_t adam_step, int n_threads) {
@@ -154,7 +153,7 @@ void Trainer<T>::State::validate(double gamma, int n_threads, EpochOutcome& outc
     const T* const weight = held_out.weights(validation);
     const double part = loss.evaluate(held_out.scores.data(), held_out.targets.data(), weight, n, T(1), nullptr);
     metric.add(held_out.scores.data(), held_out.targets.data(), weight, n);
-    // A custom loss is a mean over the rows it was shown; the others are weighted sums.
+    // A custom loss is a mean over its rows; the others are weighted sums.
     const bool mean_given = loss.kind == LossKind::custom;
     total += mean_given ? part * double(n) : part;
     total_weight += mean_given || weight == nullptr ? double(n) : std::accumulate(weight, weight + n, 0.0);
@@ -233,19 +232,15 @@ std::vector<EpochOutcome> run_epoch(std::span<Trainer<T>* const> members, std::i
                                     int n_threads) {
   const auto n_members = static_cast<std::int64_t>(members.size());
   std::vector<EpochOutcome> outcomes(n_members);
-  std::vector<std::exception_ptr> failures(n_members);
   const int n_outer = static_cast<int>(std::min<std::int64_t>(n_threads, std::max<std::int64_t>(1, n_members)));
   parallel_for(n_members, n_outer, [&](std::int64_t i) {
     try {
       outcomes[i] = members[i]->run_epoch(epoch, control, n_threads / n_outer);
     } catch (...) {
-      failures[i] = std::current_exception();
       control.stop();
+      throw;
     }
   });
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
   return outcomes;
 }
 

@@ -75,15 +75,7 @@ struct TrainingKernels {
   void (*normalise)(const T* x, std::int64_t n, std::int64_t p, const T* mean, const T* factor, const T* shift, T* out);
 };
 
-// The kernels for this machine.
-template <typename T>
-const TrainingKernels<T>& training_kernels();
-template <>
-const TrainingKernels<float>& training_kernels<float>();
-template <>
-const TrainingKernels<double>& training_kernels<double>();
-
-SOFTWOOD_DECLARE_TABLE(TrainingKernels<float>, training_kernels_float)
-SOFTWOOD_DECLARE_TABLE(TrainingKernels<double>, training_kernels_double)
+// training_kernels<T>() gives those for this machine.
+SOFTWOOD_DECLARE_TABLES(TrainingKernels, training_kernels)
 
 }  // namespace softwood

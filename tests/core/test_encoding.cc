@@ -40,7 +40,7 @@ void each_kind_is_what_it_says() {
   CHECK(found[1] == 0);  // missing: the mean
   CHECK(near(found[2], soft_clip((2 - 1) * 2.0) - 0.5));
   CHECK(near(found[3], soft_clip(3 * 0.5) * 3));
-  CHECK(near(found[4], (1 - 0.25) * 4));  // beyond the ramp's end: 1
+  CHECK(near(found[4], (1 - 0.25) * 4));  // beyond the end of the ramp: 1
   CHECK(found[5] == 0);
   CHECK(near(found[6], 1 - 0.1) && found[7] == 0);
   CHECK(near(found[8], 0 - 0.2) && near(found[9], 5));  // whether missing
@@ -56,7 +56,7 @@ void each_kind_is_what_it_says() {
   CHECK(near(found[4], (0 - 0.25) * 4) && near(found[7], (1 - 0) * 2));
 }
 
-// Columns that stand in the order of the features are read where they are; many rows are those one by one.
+// Columns in the order of the features give the same as any others; many rows give the same as one by one.
 template <typename T>
 void rows_and_orders_agree() {
   const std::int64_t n = 700, p = 10;

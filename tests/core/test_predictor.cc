@@ -80,7 +80,7 @@ void same_as_forward(const Shape& shape, Activation activation) {
   }
 }
 
-// One stump on the last base column, whose leaves say which side a row took.
+// One stump on the last base column, whose leaves tell the side of a row.
 double side(const std::vector<BaseColumn>& columns, const std::vector<double>& row, float border) {
   const auto q = static_cast<std::int64_t>(columns.size());
   std::vector<float> w(static_cast<std::size_t>(q), 0);
@@ -95,7 +95,7 @@ double side(const std::vector<BaseColumn>& columns, const std::vector<double>& r
   return output;
 }
 
-// The value that the predictor makes of a cell, among whole numbers from -1 to 24.
+// The base value of a cell, among whole numbers from -1 to 24.
 int value_of(const BaseColumn& column, double cell) {
   int value = -2;
   while (value < 25 && side({column}, {cell}, float(value) + 0.5F) == 1) ++value;
