@@ -27,8 +27,13 @@ using AnyInput = nb::ndarray<const T, nb::numpy, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using AnyOutput = nb::ndarray<T, nb::numpy, nb::c_contig, nb::device::cpu>;
 
+// Raises ValueError.
+[[noreturn]] inline void refuse(const std::string& what) {
+  throw nb::value_error(("softwood._core: " + what + "; call softwood.ops instead").c_str());
+}
+
 inline void require(bool holds, const char* what) {
-  if (!holds) throw nb::value_error((std::string("softwood._core: ") + what + "; call softwood.ops instead").c_str());
+  if (!holds) refuse(what);
 }
 
 template <typename Array>

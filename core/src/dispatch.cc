@@ -5,6 +5,7 @@
 
 #include "encoding_kernels.h"
 #include "kernels.h"
+#include "lookup_kernels.h"
 #include "predictor_kernels.h"
 #include "training_kernels.h"
 
@@ -52,6 +53,8 @@ const TrainingKernels<double>& training_kernels<double>() {
   return chosen(kTrainingKernelsDouble);
 }
 const EncodingKernels& encoding_kernels() { return chosen(kEncodingKernels); }
+const LookupTrainingKernels& lookup_training_kernels() { return chosen(kLookupTrainingKernels); }
+const LookupKernels& lookup_predictor_kernels() { return chosen(kLookupPredictorKernels); }
 const PredictorKernels& predictor_kernels() { return chosen(kPredictorKernels); }
 
 }  // namespace softwood

@@ -1,0 +1,297 @@
+// A training step of one block. Backward: dL/dt_i = S'(t_i) P(i) (e_left - e_right), as in the paper's Algorithm 2, for
+// all 15 splits at once; it is added to the two rows of values that the sample read (a histogram over entries). Update:
+// gradients of weights are suffix sums over the entries, then Adam, then new values, column by column while they are in
+// the cache.
+#include "adam.h"
+#include "lookup_forward.h"
+
+namespace softwood::SOFTWOOD_ISA {
+namespace {
+
+// For each split of the last level, its leaves; for each split above, its children.
+struct LeftLeaf {
+  static constexpr int source(int lane) { return lane >= 7 && lane < 15 ? 2 * (lane - 7) : 0; }
+};
+struct RightLeaf {
+  static constexpr int source(int lane) { return lane >= 7 && lane < 15 ? 2 * (lane - 7) + 1 : 0; }
+};
+struct LeftChild {
+  static constexpr int source(int lane) { return lane < 7 ? 2 * lane + 1 : 0; }
+};
+struct RightChild {
+  static constexpr int source(int lane) { return lane < 7 ? 2 * lane + 2 : 0; }
+};
+// Lanes of one level from the second operand, the others from the first.
+template <int kLevel>
+struct TakeLevel {
+  static constexpr int source(int lane) {
+    return lane >= (1 << kLevel) - 1 && lane < (2 << kLevel) - 1 ? 16 + lane : lane;
+  }
+};
+
+// For each split, e_left - e_right, where e is dL/d(probability) of what is below, given that the sample is there; and
+// `expected` with e of the block's root in lane 0.
+struct Gaps {
+  Sixteen gap, expected;
+};
+
+template <int kLevel>
+SOFTWOOD_INLINE Gaps gaps_above(const Sixteen& left, const Gaps& below) {
+  const Sixteen e_right = shuffle<RightChild>(below.expected);
+  const Sixteen gap = shuffle<LeftChild>(below.expected) - e_right;
+  return {shuffle<TakeLevel<kLevel>>(below.gap, gap), e_right + left * gap};
+}
+
+SOFTWOOD_INLINE Gaps gaps(const Sixteen& left, const Sixteen& e_leaf) {
+  const Sixteen e_right = shuffle<RightLeaf>(e_leaf);
+  const Sixteen gap = shuffle<LeftLeaf>(e_leaf) - e_right;
+  const Gaps last{gap, e_right + left * gap};
+  return gaps_above<0>(left, gaps_above<1>(left, gaps_above<2>(left, last)));
+}
+
+SOFTWOOD_INLINE void add(float* to, const Sixteen& v) { store_sixteen(to, load_sixteen(to) + v); }
+
+// Adds dL/dt of one sample to the rows of values that it read.
+SOFTWOOD_INLINE void add_to_rows(const LookupBlock& block, const LookupBackward& out, const LookupCell* row,
+                                 const Sixteen& grad_t) {
+  add(out.grad_values, grad_t);
+  const LookupSlot* slot = block.slots;
+  for (const LookupSlot* end = block.slots + block.n_interpolated; slot < end; ++slot) {
+    const LookupCell cell = row[slot->column];
+    float* const grad = out.grad_values + std::int64_t(slot->value_row + cell.entry) * kBlockLanes;
+    add(grad, grad_t * (1 - cell.fraction));
+    add(grad + kBlockLanes, grad_t * cell.fraction);
+  }
+  for (const LookupSlot* end = block.slots + block.n_dense; slot < end; ++slot) {
+    add(out.grad_values + std::int64_t(slot->value_row + row[slot->column].entry) * kBlockLanes, grad_t);
+  }
+  for (std::int64_t lazy = 0; slot < block.slots + block.n_slots; ++slot, ++lazy) {
+    const std::int32_t entry = row[slot->column].entry, parameter_row = slot->parameter_row + entry;
+    add(out.grad_lazy + std::int64_t(parameter_row) * kBlockLanes, grad_t);
+    if (out.marked[parameter_row] == 0) {
+      out.marked[parameter_row] = 1;
+      out.touched[lazy * out.touched_stride + out.n_touched[lazy]++] = entry;
+    }
+  }
+}
+
+// kOne: one output, whose leaf gradient stays in a register.
+template <typename Act, bool kLeaves, bool kOne>
+void backward_block(const LookupVisit& visit, const LookupBackward& out, const Act& activation) {
+  const std::int64_t k = kOne ? 1 : visit.n_outputs;
+  Sixteen grad_leaf{};
+  for (std::int64_t j = 0; j < visit.list.count; ++j) {
+    const std::int64_t sample = visit.list.sample != nullptr ? visit.list.sample[j] : j;
+    const Sixteen t = load_sixteen(out.t + j * kBlockLanes);
+    const Sides at = sides(activation, t);
+    Sixteen reach = reach_probability(at);
+    if (visit.list.probability != nullptr) reach = reach * visit.list.probability[j];
+    Sixteen e_leaf{};
+    if constexpr (kLeaves) {
+      const Sixteen probability = leaf_probability(at, reach);
+      const float* const grad = out.grad_scores + sample * k;
+      if constexpr (kOne) {
+        e_leaf = load_sixteen(visit.leaf_weight) * grad[0];
+        grad_leaf += probability * grad[0];
+      } else {
+        for (std::int64_t o = 0; o < k; ++o) {
+          e_leaf += load_sixteen(visit.leaf_weight + o * kBlockLanes) * grad[o];
+          add(out.grad_leaf + o * kBlockLanes, probability * grad[o]);
+        }
+      }
+    } else {
+      e_leaf = load_sixteen(out.expected + j * kBlockLanes);
+    }
+    const Sixteen slope =
+        map([&](auto x) __attribute__((always_inline)) { return activation.slope(absolute<float>(x)); }, t);
+    const Gaps g = gaps(at.left, e_leaf);
+    if (out.expected_here != nullptr) {
+      alignas(64) float expected[kBlockLanes];
+      store_sixteen(expected, g.expected);
+      out.expected_here[out.parent_entry[j] * kBlockLanes] = expected[0];
+    }
+    const Sixteen grad_t = slope * reach * g.gap;
+    // A sample whose splits are all hard changes none of them.
+    if (nonzero_bits(grad_t) != 0) add_to_rows(visit.block, out, visit.cells + sample * visit.n_columns, grad_t);
+  }
+  if constexpr (kOne) add(out.grad_leaf, grad_leaf);
+}
+
+void backward(const LookupVisit& visit, const LookupBackward& out) {
+  const FlushSubnormals flushing;
+  with_activation(visit.activation, visit.gamma, [&](const auto& activation) {
+    using Act = std::decay_t<decltype(activation)>;
+    if (visit.leaf_weight == nullptr)
+      backward_block<Act, false, false>(visit, out, activation);
+    else if (visit.n_outputs == 1)
+      backward_block<Act, true, true>(visit, out, activation);
+    else
+      backward_block<Act, true, false>(visit, out, activation);
+  });
+}
+
+// V of a column from its weights, by prefix sums; see softwood/lookup.h.
+void build_column(const LookupColumn& column, const float* table, float* values) {
+  const std::int32_t n_ramps = column.n_ramps(), n_knots = column.n_knots;
+  const std::int32_t first_level = column.n_entries - column.n_levels;
+  const auto weight = [table](std::int32_t i) __attribute__((always_inline)) {
+    return load_sixteen(table + std::int64_t(i) * kBlockLanes);
+  };
+  const std::int32_t first_weight = n_ramps + (n_knots > 0 ? 1 : 0);  // of the levels
+  Sixteen ramp_centre{}, level_centre{};
+  for (std::int32_t r = 0; r < n_ramps; ++r) ramp_centre += weight(r) * (column.ramp_scale[r] * column.ramp_mean[r]);
+  if (!column.lazy) {
+    for (std::int32_t e = first_level; e < column.n_entries; ++e) {
+      level_centre += weight(first_weight + e - first_level) * (column.level_scale[e] * column.level_mean[e]);
+    }
+  }
+  const Sixteen linear = n_knots > 0 ? weight(n_ramps) : Sixteen{};
+  Sixteen ramps{};
+  ramps = ramps - ramp_centre;
+  for (std::int32_t e = 0; e < column.n_entries; ++e) {
+    Sixteen value{};
+    value = value - level_centre;
+    if (e < n_knots) {
+      value += ramps + linear * column.linear[e];
+      if (e < n_ramps) ramps += weight(e) * column.ramp_scale[e];
+    }
+    if (e >= first_level) value += weight(first_weight + e - first_level) * column.level_scale[e];
+    store_sixteen(values + std::int64_t(e) * kBlockLanes, value);
+  }
+}
+
+// Splits that do not exist always go left.
+void build_bias(int n_levels, const float* bias, float* values) {
+  const int n_splits = (1 << n_levels) - 1;
+  for (int i = 0; i < kBlockLanes; ++i) values[i] = i < n_splits ? bias[i] : float(__builtin_inff());
+}
+
+void build(const LookupBlock& block, const float* table, const float* bias, float* values) {
+  const FlushSubnormals flushing;
+  build_bias(block.n_levels, bias, values);
+  for (std::int32_t s = 0; s < block.n_dense; ++s) {
+    const LookupSlot& slot = block.slots[s];
+    build_column(block.columns[slot.column], table + std::int64_t(slot.parameter_row) * kBlockLanes,
+                 values + std::int64_t(slot.value_row) * kBlockLanes);
+  }
+}
+
+// Adam on elements i, ... of `at`. `kept` is what is left of the average after the steps in which they stood still.
+template <int n>
+SOFTWOOD_INLINE void update_elements(const AdamStep<float>& step, const Elements<float>& at, std::int64_t i,
+                                     const Registers<n>& gradient, float kept) {
+  if constexpr (n == 1) {
+    const Vector<float> before = load(at.value + i);
+    Vector<float> first = load(at.first_moment + i), second = load(at.second_moment + i);
+    const Vector<float> value = adam<float>(step, before, gradient.vector, first, second);
+    store<float>(at.value + i, value);
+    store<float>(at.first_moment + i, first);
+    store<float>(at.second_moment + i, second);
+    if (at.average == nullptr) return;
+    Vector<float> average = load(at.average + i);
+    if (kept != 1) average = before + (average - before) * kept;
+    store<float>(at.average + i, value + (average - value) * step.average_decay);
+  } else {
+    update_elements(step, at, i, gradient.low, kept);
+    update_elements(step, at, i + n / 2 * kRegisterLanes, gradient.high, kept);
+  }
+}
+
+SOFTWOOD_INLINE void update_row(const AdamStep<float>& step, const Elements<float>& at, std::int64_t row,
+                                const Sixteen& gradient, float kept) {
+  update_elements(step, at, row * kBlockLanes, gradient, kept);
+}
+
+// What is left of averages that were last written at step `written`, and notes that they are now written up to `step`.
+float kept_average(const LookupUpdate& update, std::int64_t* written) {
+  if (written == nullptr) return 1;
+  const std::int64_t missed = update.step - 1 - *written;
+  *written = update.step;
+  return missed == 0 ? 1 : float(__builtin_pow(update.average_decay, double(missed)));
+}
+
+// One column: gradients of its values [n_entries, 16] to gradients of its weights, and Adam. `at` begins at its
+// weights.
+void update_column(const LookupColumn& column, const AdamStep<float>& step, const Elements<float>& at,
+                   float* grad_values, float kept) {
+  const std::int32_t n_ramps = column.n_ramps(), n_knots = column.n_knots;
+  const auto grad = [grad_values](std::int32_t e) __attribute__((always_inline)) {
+    return load_sixteen(grad_values + std::int64_t(e) * kBlockLanes);
+  };
+  Sixteen of_knots{}, linear{};
+  for (std::int32_t e = 0; e < n_knots; ++e) {
+    of_knots += grad(e);
+    linear += grad(e) * column.linear[e];
+  }
+  Sixteen suffix = n_knots > 0 ? grad(n_knots - 1) : Sixteen{};
+  for (std::int32_t r = n_ramps - 1; r >= 0; --r) {
+    update_row(step, at, r, (suffix - of_knots * column.ramp_mean[r]) * column.ramp_scale[r], kept);
+    suffix += grad(r);
+  }
+  if (n_knots > 0) update_row(step, at, n_ramps, linear, kept);
+  if (column.n_levels == 0) return;
+  const std::int32_t first_level = column.n_entries - column.n_levels, first_row = n_ramps + (n_knots > 0 ? 1 : 0);
+  Sixteen all = of_knots;
+  for (std::int32_t e = n_knots; e < column.n_entries; ++e) all += grad(e);
+  for (std::int32_t e = first_level; e < column.n_entries; ++e) {
+    update_row(step, at, first_row + e - first_level, (grad(e) - all * column.level_mean[e]) * column.level_scale[e],
+               kept);
+  }
+}
+
+// Only the levels that got a gradient.
+void update_lazy_column(const LookupUpdate& update, const LookupColumn& column, const LookupSlot& slot,
+                        const std::int32_t* touched, std::int64_t n_touched) {
+  const LookupBackward& gradients = *update.backward;
+  for (std::int64_t i = 0; i < n_touched; ++i) {
+    const std::int64_t row = slot.parameter_row + touched[i];
+    float* const grad = gradients.grad_lazy + row * kBlockLanes;
+    const float kept = kept_average(update, update.table_written != nullptr ? update.table_written + row : nullptr);
+    update_row(update.table_step, update.table, row, load_sixteen(grad) * column.level_scale[touched[i]], kept);
+    store_sixteen(grad, Sixteen{});
+    gradients.marked[row] = 0;
+  }
+}
+
+void update(const LookupBlock& block, const LookupUpdate& update) {
+  const FlushSubnormals flushing;
+  const LookupBackward& gradients = *update.backward;
+  const float kept = kept_average(update, update.bias_written);
+  update_row(update.bias_step, update.bias, 0, load_sixteen(gradients.grad_values), kept);
+  build_bias(block.n_levels, update.bias.value, update.values);
+  for (std::int32_t s = 0; s < block.n_dense; ++s) {
+    const LookupSlot& slot = block.slots[s];
+    const LookupColumn& column = block.columns[slot.column];
+    const Elements<float> at = update.table.from(std::int64_t(slot.parameter_row) * kBlockLanes);
+    update_column(column, update.table_step, at, gradients.grad_values + std::int64_t(slot.value_row) * kBlockLanes,
+                  kept);
+    build_column(column, at.value, update.values + std::int64_t(slot.value_row) * kBlockLanes);
+    if (update.table_written != nullptr) {
+      for (std::int32_t i = 0; i < column.n_parameters(); ++i) {
+        update.table_written[slot.parameter_row + i] = update.step;
+      }
+    }
+  }
+  for (std::int32_t s = block.n_dense, lazy = 0; s < block.n_slots; ++s, ++lazy) {
+    const LookupSlot& slot = block.slots[s];
+    update_lazy_column(update, block.columns[slot.column], slot, gradients.touched + lazy * gradients.touched_stride,
+                       gradients.n_touched[lazy]);
+    gradients.n_touched[lazy] = 0;
+  }
+  for (std::int64_t i = 0; i < update.n_value_rows; ++i)
+    store_sixteen(gradients.grad_values + i * kBlockLanes, Sixteen{});
+  if (update.leaf.value == nullptr) return;
+  const float kept_of_leaf = kept_average(update, update.leaf_written);
+  for (std::int64_t o = 0; o < update.n_outputs; ++o) {
+    float* const grad = gradients.grad_leaf + o * kBlockLanes;
+    update_row(update.leaf_step, update.leaf, o, load_sixteen(grad), kept_of_leaf);
+    store_sixteen(grad, Sixteen{});
+  }
+}
+
+}  // namespace
+
+extern const LookupTrainingKernels lookup_training_kernels = {kForwardKernels, &backward, &update, &build,
+                                                              &build_column};
+
+}  // namespace softwood::SOFTWOOD_ISA
