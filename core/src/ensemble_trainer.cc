@@ -45,7 +45,7 @@ class EnsembleInTraining final : public TreesInTraining<T> {
     optimizer_.update(step, learning_rate, scale_gradient, n_threads);
   }
 
-  void read_averages(std::int64_t step) override { optimizer_.read_averages(step); }
+  void end_epoch(std::int64_t step, int /*n_threads*/) override { optimizer_.read_averages(step); }
 
   void evaluate(Part part, std::span<const std::int64_t> rows, double gamma, T* scores, int n_threads) override {
     const Rows<T> inputs = evaluation_inputs(part == Part::train ? train_ : validation_, rows);

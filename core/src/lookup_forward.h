@@ -62,39 +62,112 @@ SOFTWOOD_INLINE Sixteen leaf_probability(const Sides& sides, const Sixteen& reac
   return shuffle<LeafParent>(reach) * shuffle<StepToLeaf>(sides.left, sides.right);
 }
 
-// The split values of one sample. Two partial sums, in a fixed order.
-SOFTWOOD_INLINE Sixteen split_values(const LookupBlock& block, const LookupCell* row) {
-  Sixteen t = load_sixteen(block.values), upper{};
-  const LookupSlot* slot = block.slots;
-  for (const LookupSlot* end = block.slots + block.n_interpolated; slot < end; ++slot) {
-    const LookupCell cell = row[slot->column];
-    const float* const value = block.values + std::int64_t(slot->value_row + cell.entry) * kBlockLanes;
-    t += load_sixteen(value) * (1 - cell.fraction);
-    upper += load_sixteen(value + kBlockLanes) * cell.fraction;
+// Row `row` of rows of 16. Unsigned numbers of 32 bits need no instruction to become an address.
+template <typename T>
+SOFTWOOD_INLINE T* row_of(T* rows, std::uint32_t row) {
+  return rows + std::size_t(row) * kBlockLanes;
+}
+
+// Rows of values that stay in the first-level cache while sample after sample reads them.
+constexpr std::int64_t kTileRows = 384;
+
+// Calls body(begin, end) for runs of the slots that are not lazy: of one kind, and with few rows of values.
+template <typename Body>
+SOFTWOOD_INLINE void for_each_tile(const LookupBlock& block, const Body& body) {
+  for (std::int32_t begin = 0, end; begin < block.n_dense; begin = end) {
+    const std::int32_t kind_end = begin < block.n_interpolated ? block.n_interpolated : block.n_dense;
+    std::int64_t n_rows = 0;
+    for (end = begin; end < kind_end; ++end) {
+      n_rows += block.columns[block.slots[end].column].n_entries;
+      if (n_rows > kTileRows && end > begin) break;
+    }
+    body(begin, end);
   }
-  for (const LookupSlot* end = block.slots + block.n_dense; slot < end; ++slot) {
-    const std::int64_t value_row = slot->value_row + row[slot->column].entry;
-    t += load_sixteen(block.values + value_row * kBlockLanes);
+}
+
+// Calls body with kAtOnce samples j, j + 1, ... at a time, then with what is left one by one.
+template <int kAtOnce, typename Body>
+SOFTWOOD_INLINE void for_samples(std::int64_t count, const Body& body) {
+  std::int64_t j = 0;
+  for (; j + kAtOnce <= count; j += kAtOnce) body(j, std::integral_constant<int, kAtOnce>{});
+  for (; j < count; ++j) body(j, std::integral_constant<int, 1>{});
+}
+
+SOFTWOOD_INLINE std::int64_t sample_of(const LookupList& list, std::int64_t j) {
+  return list.sample != nullptr ? list.sample[j] : j;
+}
+
+// What a slot adds to the split values t of some samples, of whose cells it reads one each.
+struct ReadInterpolated {
+  static SOFTWOOD_INLINE void add(const LookupBlock& block, const LookupSlot& slot, const LookupCell& cell,
+                                  Sixteen& t) {
+    const float* const value = row_of(block.values, slot.value_row + cell.entry);
+    const Sixteen low = load_sixteen(value);
+    t += low;
+    t += (load_sixteen(value + kBlockLanes) - low) * cell.fraction;
   }
-  for (const LookupSlot* end = block.slots + block.n_slots; slot < end; ++slot) {
-    const std::int32_t entry = row[slot->column].entry;
-    const float scale = block.columns[slot->column].level_scale[entry];
-    upper += load_sixteen(block.table + std::int64_t(slot->parameter_row + entry) * kBlockLanes) * scale;
+};
+struct ReadPlain {
+  static SOFTWOOD_INLINE void add(const LookupBlock& block, const LookupSlot& slot, const LookupCell& cell,
+                                  Sixteen& t) {
+    t += load_sixteen(row_of(block.values, slot.value_row + cell.entry));
   }
-  return t + upper;
+};
+struct ReadLazy {
+  static SOFTWOOD_INLINE void add(const LookupBlock& block, const LookupSlot& slot, const LookupCell& cell,
+                                  Sixteen& t) {
+    const float scale = block.columns[slot.column].level_scale[cell.entry];
+    t += load_sixteen(row_of(block.table, slot.parameter_row + cell.entry)) * scale;
+  }
+};
+
+// t += what slots begin, ..., end - 1 add, for all samples of the list. The chain of additions to one t is long, so
+// four samples are followed at once.
+template <typename Read>
+void add_slots(const LookupVisit& visit, std::int32_t begin, std::int32_t end, float* t) {
+  const LookupBlock block = visit.block;  // a copy that no store can change
+  for_samples<4>(visit.list.count, [&](std::int64_t j, auto n_at_once) __attribute__((always_inline)) {
+    constexpr int n = n_at_once;
+    const LookupCell* row[n];
+    Sixteen sum[n];
+#pragma GCC unroll 4
+    for (int i = 0; i < n; ++i) {
+      row[i] = visit.cells + sample_of(visit.list, j + i) * visit.n_columns;
+      sum[i] = load_sixteen(t + (j + i) * kBlockLanes);
+    }
+    for (const LookupSlot* slot = block.slots + begin; slot < block.slots + end; ++slot) {
+#pragma GCC unroll 4
+      for (int i = 0; i < n; ++i) Read::add(block, *slot, row[i][slot->column], sum[i]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < n; ++i) store_sixteen(t + (j + i) * kBlockLanes, sum[i]);
+  });
+}
+
+// Split values of all samples of the list. Each is a sum in the order of slots, beginning with the bias.
+void split_values(const LookupVisit& visit, float* t) {
+  const LookupBlock& block = visit.block;
+  const Sixteen bias = load_sixteen(block.values);
+  for (std::int64_t j = 0; j < visit.list.count; ++j) store_sixteen(t + j * kBlockLanes, bias);
+  for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
+    if (begin < block.n_interpolated)
+      add_slots<ReadInterpolated>(visit, begin, end, t);
+    else
+      add_slots<ReadPlain>(visit, begin, end, t);
+  });
+  if (block.n_dense < block.n_slots) add_slots<ReadLazy>(visit, block.n_dense, block.n_slots, t);
 }
 
 template <typename Act, bool kLeaves>
 void forward_block(const LookupVisit& visit, const LookupForward& out, const Act& activation) {
   const std::int64_t k = visit.n_outputs;
+  split_values(visit, out.t);
   for (std::int64_t j = 0; j < visit.list.count; ++j) {
-    const std::int64_t sample = visit.list.sample != nullptr ? visit.list.sample[j] : j;
-    const Sixteen t = split_values(visit.block, visit.cells + sample * visit.n_columns);
-    if (out.t != nullptr) store_sixteen(out.t + j * kBlockLanes, t);
-    const Sides at = sides(activation, t);
+    const Sides at = sides(activation, load_sixteen(out.t + j * kBlockLanes));
     Sixteen probability = leaf_probability(at, reach_probability(at));
     if (visit.list.probability != nullptr) probability = probability * visit.list.probability[j];
     if constexpr (kLeaves) {
+      const std::int64_t sample = sample_of(visit.list, j);
       float* const score = out.scores + sample * k * kBlockLanes;
       for (std::int64_t o = 0; o < k * kBlockLanes; o += kBlockLanes) {
         store_sixteen(score + o, load_sixteen(score + o) + probability * load_sixteen(visit.leaf_weight + o));

@@ -1,7 +1,6 @@
 // A training step of one block. Backward: dL/dt_i = S'(t_i) P(i) (e_left - e_right), as in the paper's Algorithm 2, for
 // all 15 splits at once; it is added to the two rows of values that the sample read (a histogram over entries). Update:
-// gradients of weights are suffix sums over the entries, then Adam, then new values, column by column while they are in
-// the cache.
+// gradients of weights are suffix sums over the entries, then Adam.
 #include "adam.h"
 #include "lookup_forward.h"
 
@@ -51,37 +50,73 @@ SOFTWOOD_INLINE Gaps gaps(const Sixteen& left, const Sixteen& e_leaf) {
 
 SOFTWOOD_INLINE void add(float* to, const Sixteen& v) { store_sixteen(to, load_sixteen(to) + v); }
 
-// Adds dL/dt of one sample to the rows of values that it read.
-SOFTWOOD_INLINE void add_to_rows(const LookupBlock& block, const LookupBackward& out, const LookupCell* row,
-                                 const Sixteen& grad_t) {
-  add(out.grad_values, grad_t);
-  const LookupSlot* slot = block.slots;
-  for (const LookupSlot* end = block.slots + block.n_interpolated; slot < end; ++slot) {
-    const LookupCell cell = row[slot->column];
-    float* const grad = out.grad_values + std::int64_t(slot->value_row + cell.entry) * kBlockLanes;
-    add(grad, grad_t * (1 - cell.fraction));
-    add(grad + kBlockLanes, grad_t * cell.fraction);
+// Adds dL/dt of some samples to the row of values that each read of one slot.
+struct AddInterpolated {
+  static SOFTWOOD_INLINE void add_to(const LookupBackward& out, const LookupSlot& slot, const LookupCell& cell,
+                                     const Sixteen& grad_t) {
+    float* const grad = row_of(out.grad_values, slot.value_row + cell.entry);
+    const Sixteen upper = grad_t * cell.fraction;
+    add(grad, grad_t - upper);
+    add(grad + kBlockLanes, upper);
   }
-  for (const LookupSlot* end = block.slots + block.n_dense; slot < end; ++slot) {
-    add(out.grad_values + std::int64_t(slot->value_row + row[slot->column].entry) * kBlockLanes, grad_t);
+};
+struct AddPlain {
+  static SOFTWOOD_INLINE void add_to(const LookupBackward& out, const LookupSlot& slot, const LookupCell& cell,
+                                     const Sixteen& grad_t) {
+    add(row_of(out.grad_values, slot.value_row + cell.entry), grad_t);
   }
-  for (std::int64_t lazy = 0; slot < block.slots + block.n_slots; ++slot, ++lazy) {
-    const std::int32_t entry = row[slot->column].entry, parameter_row = slot->parameter_row + entry;
-    add(out.grad_lazy + std::int64_t(parameter_row) * kBlockLanes, grad_t);
-    if (out.marked[parameter_row] == 0) {
-      out.marked[parameter_row] = 1;
-      out.touched[lazy * out.touched_stride + out.n_touched[lazy]++] = entry;
+};
+
+template <typename Add>
+void add_to_slots(const LookupVisit& visit, const LookupBackward& given, std::int64_t n_active, std::int32_t begin,
+                  std::int32_t end) {
+  const LookupBlock block = visit.block;  // copies that no store can change
+  const LookupBackward out = given;
+  for_samples<4>(n_active, [&](std::int64_t a, auto n_at_once) __attribute__((always_inline)) {
+    constexpr int n = n_at_once;
+    const LookupCell* row[n];
+    Sixteen grad_t[n];
+#pragma GCC unroll 4
+    for (int i = 0; i < n; ++i) {
+      const std::int64_t j = out.active[a + i];
+      row[i] = visit.cells + sample_of(visit.list, j) * visit.n_columns;
+      grad_t[i] = load_sixteen(out.t + j * kBlockLanes);
     }
+    for (const LookupSlot* slot = block.slots + begin; slot < block.slots + end; ++slot) {
+#pragma GCC unroll 4
+      for (int i = 0; i < n; ++i) Add::add_to(out, *slot, row[i][slot->column], grad_t[i]);
+    }
+  });
+}
+
+void add_to_lazy_slots(const LookupVisit& visit, const LookupBackward& out, std::int64_t n_active) {
+  const LookupBlock& block = visit.block;
+  for (std::int32_t s = block.n_dense, lazy = 0; s < block.n_slots; ++s, ++lazy) {
+    const LookupSlot& slot = block.slots[s];
+    std::int32_t* const touched = out.touched + lazy * out.touched_stride;
+    std::int64_t n_touched = 0;
+    for (std::int64_t a = 0; a < n_active; ++a) {
+      const std::int64_t j = out.active[a];
+      const std::uint32_t entry = visit.cells[sample_of(visit.list, j) * visit.n_columns + slot.column].entry;
+      const std::uint32_t row = slot.parameter_row + entry;
+      add(row_of(out.grad_lazy, row), load_sixteen(out.t + j * kBlockLanes));
+      if (out.marked[row] == 0) {
+        out.marked[row] = 1;
+        touched[n_touched++] = std::int32_t(entry);
+      }
+    }
+    out.n_touched[lazy] = n_touched;
   }
 }
 
-// kOne: one output, whose leaf gradient stays in a register.
+// Writes dL/dt of each sample over its t, lists those that are not 0 in `active`, and returns how many there are: a
+// sample whose splits are all hard changes none of them. kOne: one output, whose leaf gradient stays in a register.
 template <typename Act, bool kLeaves, bool kOne>
-void backward_block(const LookupVisit& visit, const LookupBackward& out, const Act& activation) {
+std::int64_t grad_split_values(const LookupVisit& visit, const LookupBackward& out, const Act& activation) {
   const std::int64_t k = kOne ? 1 : visit.n_outputs;
-  Sixteen grad_leaf{};
+  Sixteen grad_leaf{}, grad_bias{};
+  std::int64_t n_active = 0;
   for (std::int64_t j = 0; j < visit.list.count; ++j) {
-    const std::int64_t sample = visit.list.sample != nullptr ? visit.list.sample[j] : j;
     const Sixteen t = load_sixteen(out.t + j * kBlockLanes);
     const Sides at = sides(activation, t);
     Sixteen reach = reach_probability(at);
@@ -89,7 +124,7 @@ void backward_block(const LookupVisit& visit, const LookupBackward& out, const A
     Sixteen e_leaf{};
     if constexpr (kLeaves) {
       const Sixteen probability = leaf_probability(at, reach);
-      const float* const grad = out.grad_scores + sample * k;
+      const float* const grad = out.grad_scores + sample_of(visit.list, j) * k;
       if constexpr (kOne) {
         e_leaf = load_sixteen(visit.leaf_weight) * grad[0];
         grad_leaf += probability * grad[0];
@@ -106,15 +141,30 @@ void backward_block(const LookupVisit& visit, const LookupBackward& out, const A
         map([&](auto x) __attribute__((always_inline)) { return activation.slope(absolute<float>(x)); }, t);
     const Gaps g = gaps(at.left, e_leaf);
     if (out.expected_here != nullptr) {
-      alignas(64) float expected[kBlockLanes];
-      store_sixteen(expected, g.expected);
-      out.expected_here[out.parent_entry[j] * kBlockLanes] = expected[0];
+      out.expected_here[out.parent_entry[j] * kBlockLanes] = nth_register<0>(g.expected)[0];
     }
     const Sixteen grad_t = slope * reach * g.gap;
-    // A sample whose splits are all hard changes none of them.
-    if (nonzero_bits(grad_t) != 0) add_to_rows(visit.block, out, visit.cells + sample * visit.n_columns, grad_t);
+    store_sixteen(out.t + j * kBlockLanes, grad_t);
+    grad_bias += grad_t;
+    out.active[n_active] = std::int32_t(j);
+    n_active += nonzero_bits(grad_t) != 0;
   }
   if constexpr (kOne) add(out.grad_leaf, grad_leaf);
+  add(out.grad_values, grad_bias);
+  return n_active;
+}
+
+template <typename Act, bool kLeaves, bool kOne>
+void backward_block(const LookupVisit& visit, const LookupBackward& out, const Act& activation) {
+  const LookupBlock& block = visit.block;
+  const std::int64_t n_active = grad_split_values<Act, kLeaves, kOne>(visit, out, activation);
+  for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
+    if (begin < block.n_interpolated)
+      add_to_slots<AddInterpolated>(visit, out, n_active, begin, end);
+    else
+      add_to_slots<AddPlain>(visit, out, n_active, begin, end);
+  });
+  add_to_lazy_slots(visit, out, n_active);
 }
 
 void backward(const LookupVisit& visit, const LookupBackward& out) {
@@ -166,12 +216,12 @@ void build_bias(int n_levels, const float* bias, float* values) {
   for (int i = 0; i < kBlockLanes; ++i) values[i] = i < n_splits ? bias[i] : float(__builtin_inff());
 }
 
-void build(const LookupBlock& block, const float* table, const float* bias, float* values) {
+void build(const LookupBlock& block, const float* bias, float* values) {
   const FlushSubnormals flushing;
   build_bias(block.n_levels, bias, values);
   for (std::int32_t s = 0; s < block.n_dense; ++s) {
     const LookupSlot& slot = block.slots[s];
-    build_column(block.columns[slot.column], table + std::int64_t(slot.parameter_row) * kBlockLanes,
+    build_column(block.columns[slot.column], block.table + std::int64_t(slot.parameter_row) * kBlockLanes,
                  values + std::int64_t(slot.value_row) * kBlockLanes);
   }
 }
@@ -258,14 +308,12 @@ void update(const LookupBlock& block, const LookupUpdate& update) {
   const LookupBackward& gradients = *update.backward;
   const float kept = kept_average(update, update.bias_written);
   update_row(update.bias_step, update.bias, 0, load_sixteen(gradients.grad_values), kept);
-  build_bias(block.n_levels, update.bias.value, update.values);
   for (std::int32_t s = 0; s < block.n_dense; ++s) {
     const LookupSlot& slot = block.slots[s];
     const LookupColumn& column = block.columns[slot.column];
     const Elements<float> at = update.table.from(std::int64_t(slot.parameter_row) * kBlockLanes);
     update_column(column, update.table_step, at, gradients.grad_values + std::int64_t(slot.value_row) * kBlockLanes,
                   kept);
-    build_column(column, at.value, update.values + std::int64_t(slot.value_row) * kBlockLanes);
     if (update.table_written != nullptr) {
       for (std::int32_t i = 0; i < column.n_parameters(); ++i) {
         update.table_written[slot.parameter_row + i] = update.step;

@@ -11,15 +11,15 @@ namespace softwood {
 
 // A cell of a batch, decoded once for all trees.
 struct LookupCell {
-  std::int32_t entry;
+  std::uint32_t entry;
   float fraction;
 };
 
 // One column of a block.
 struct LookupSlot {
-  std::int32_t column;
-  std::int32_t value_row;      // where its entries begin among the block's rows of values; a lazy column has none there
-  std::int32_t parameter_row;  // where its weights begin among the block's rows of the table
+  std::uint32_t column;
+  std::uint32_t value_row;  // where its entries begin among the block's rows of values; a lazy column has none there
+  std::uint32_t parameter_row;  // where its weights begin among the block's rows of the table
 };
 
 // What both passes need to know of a block. Its rows of values [rows, 16] are the bias, in which splits that do not
@@ -31,9 +31,9 @@ struct LookupBlock {
   std::int32_t n_interpolated;
   std::int32_t n_dense;  // slots that are not lazy
   std::int32_t n_slots;
-  int n_levels;  // of splits: 4, or fewer in a root block
-  const float* values;
-  const float* table;  // from the block's first row
+  int n_levels;         // of splits: 4, or fewer in a root block
+  const float* values;  // the backward pass does not read them
+  const float* table;   // from the block's first row
 };
 
 // Samples that reach a block: sample[j] with probability[j]. Without these arrays, all samples of the batch surely.
@@ -55,7 +55,7 @@ struct LookupVisit {
 };
 
 struct LookupForward {
-  float* t;  // [count, 16]: split values, for the backward pass; null: not wanted
+  float* t;  // [count, 16]: split values, for the backward pass
   // Of a leaf block.
   float* scores;         // [n, k, 16] += probability times weight of each leaf
   std::int32_t* leaves;  // [n] += leaves reached; null: not wanted
@@ -65,7 +65,8 @@ struct LookupForward {
 };
 
 struct LookupBackward {
-  const float* t;
+  float* t;              // what the forward pass wrote; overwritten
+  std::int32_t* active;  // [count]: scratch
   // Of a leaf block.
   const float* grad_scores;  // [n, k]
   float* grad_leaf;          // [k, 16], added to
@@ -91,7 +92,6 @@ struct LookupUpdate {
   AdamStep<float> table_step, bias_step, leaf_step;
   Elements<float> table, bias, leaf;  // leaf.value null: an inner block
   std::int64_t n_outputs;
-  float* values;
   std::int64_t n_value_rows;
   const LookupBackward* backward;
   double average_decay;
@@ -112,10 +112,9 @@ struct LookupKernels {
 struct LookupTrainingKernels {
   LookupKernels forward;
   void (*backward)(const LookupVisit& visit, const LookupBackward& backward);
-  // Weights, then values of the block.
   void (*update)(const LookupBlock& block, const LookupUpdate& update);
-  // The block's rows of values from its weights and biases [16].
-  void (*build)(const LookupBlock& block, const float* table, const float* bias, float* values);
+  // The block's rows of values from its table and biases [16].
+  void (*build)(const LookupBlock& block, const float* bias, float* values);
   // V of one column [n_entries, 16].
   void (*build_column)(const LookupColumn& column, const float* table, float* values);
 };

@@ -28,7 +28,8 @@ LookupLayout::LookupLayout(const LookupShape& shape, const std::vector<LookupCol
       by_kind[lazy                 ? 2
               : column.n_knots > 1 ? 0
                                    : 1]
-          .push_back({number, lazy ? 0 : std::int32_t(block.n_value_rows), std::int32_t(block.n_table_rows)});
+          .push_back(
+              {std::uint32_t(number), lazy ? 0 : std::uint32_t(block.n_value_rows), std::uint32_t(block.n_table_rows)});
       if (!lazy) block.n_value_rows += column.n_entries;
       block.n_table_rows += column.n_parameters();
     }
@@ -45,7 +46,7 @@ LookupLayout::LookupLayout(const LookupShape& shape, const std::vector<LookupCol
   }
 }
 
-LookupBlock LookupLayout::view(std::int64_t i, const float* values, const float* table) const {
+LookupBlock LookupLayout::view(std::int64_t i, const float* table) const {
   const Block& at = block(i);
   return {.columns = columns_.data(),
           .slots = slots(i),
@@ -53,20 +54,24 @@ LookupBlock LookupLayout::view(std::int64_t i, const float* values, const float*
           .n_dense = at.n_dense,
           .n_slots = std::int32_t(shape_.n_block_columns),
           .n_levels = i % shape_.n_blocks() == 0 ? shape_.root_levels() : kBlockLevels,
-          .values = values + at.value_begin * kBlockLanes,
+          .values = nullptr,
           .table = table != nullptr ? table + at.table_begin * kBlockLanes : nullptr};
 }
 
 LookupVisit LookupForest::visit(std::int64_t tree, std::int64_t block, const LookupCell* cells,
                                 const LookupList& list) const {
-  return {.block = layout->view(tree * layout->shape().n_blocks() + block, values, table),
-          .list = list,
-          .cells = cells,
-          .n_columns = layout->n_columns(),
-          .activation = activation,
-          .gamma = gamma,
-          .leaf_weight = is_leaf(block) ? leaf_weight + leaf_block(tree, block) * n_outputs * kBlockLanes : nullptr,
-          .n_outputs = n_outputs};
+  const std::int64_t number = tree * layout->shape().n_blocks() + block;
+  LookupVisit visit{
+      .block = layout->view(number, table),
+      .list = list,
+      .cells = cells,
+      .n_columns = layout->n_columns(),
+      .activation = activation,
+      .gamma = gamma,
+      .leaf_weight = is_leaf(block) ? leaf_weight + leaf_block(tree, block) * n_outputs * kBlockLanes : nullptr,
+      .n_outputs = n_outputs};
+  if (values != nullptr) visit.block.values = values + layout->block(number).value_begin * kBlockLanes;
+  return visit;
 }
 
 namespace {
@@ -77,6 +82,7 @@ struct Walk {
   std::int64_t tree;
   const LookupCell* cells;
   const WalkResults& results;
+  float* built;  // values of the block that is being visited, if they are not at hand
   Arena& arena;
 
   // Block number `place` of a level.
@@ -85,11 +91,13 @@ struct Walk {
     visited.block = shape.first_block(level) + place;
     const std::int64_t count = visited.list.count;
     LookupForward out{};
-    if (results.visits != nullptr) {
-      out.t = arena.allocate<float>(count * kBlockLanes);
-      visited.t = out.t;
+    const Arena::Mark before = arena.mark();
+    visited.t = out.t = arena.allocate<float>(count * kBlockLanes);
+    LookupVisit visit = forest.visit(tree, visited.block, cells, visited.list);
+    if (forest.build != nullptr) {
+      forest.build(visit.block, forest.bias + (tree * shape.n_blocks() + visited.block) * kBlockLanes, built);
+      visit.block.values = built;
     }
-    const LookupVisit visit = forest.visit(tree, visited.block, cells, visited.list);
     std::int64_t number = -1;
     if (results.visits != nullptr) {
       number = static_cast<std::int64_t>(results.visits->size());
@@ -99,13 +107,12 @@ struct Walk {
       out.scores = results.scores;
       out.leaves = results.leaves;
       forest.kernels->forward(visit, out);
-      return;
+    } else {
+      out.child_probability = arena.allocate<float>(count * kBlockLanes);
+      out.reached = arena.allocate<std::uint16_t>(count);
+      forest.kernels->forward(visit, out);
+      enter_children(level, place, number, visited.list, out);
     }
-    const Arena::Mark before = arena.mark();
-    out.child_probability = arena.allocate<float>(count * kBlockLanes);
-    out.reached = arena.allocate<std::uint16_t>(count);
-    forest.kernels->forward(visit, out);
-    enter_children(level, place, number, visited.list, out);
     if (results.visits == nullptr) arena.release(before);
   }
 
@@ -148,7 +155,24 @@ struct Walk {
 
 void walk_tree(const LookupForest& forest, std::int64_t tree, const LookupCell* cells, std::int64_t n_samples,
                const WalkResults& results, Arena& arena) {
-  Walk{forest, tree, cells, results, arena}.enter(0, 0, {0, -1, 0, {n_samples, nullptr, nullptr}, nullptr, nullptr});
+  float* const built =
+      forest.build != nullptr ? arena.allocate<float>(forest.layout->most_value_rows() * kBlockLanes) : nullptr;
+  Walk walk{forest, tree, cells, results, built, arena};
+  walk.enter(0, 0, {0, -1, 0, {n_samples, nullptr, nullptr}, nullptr, nullptr});
+}
+
+void score_samples(const LookupForest& forest, const LookupCell* cells, std::int64_t n_samples, const float* offset,
+                   float* scores, std::int32_t* leaves, Arena& arena) {
+  const std::int64_t k = forest.n_outputs, n_scores = n_samples * k;
+  const Arena::Mark before = arena.mark();
+  float* const lanes = arena.allocate<float>(n_scores * kBlockLanes);
+  std::fill_n(lanes, n_scores * kBlockLanes, 0.0F);
+  for (std::int64_t tree = 0; tree < forest.layout->shape().n_trees; ++tree) {
+    walk_tree(forest, tree, cells, n_samples, {lanes, leaves, nullptr}, arena);
+  }
+  forest.kernels->sum_lanes(lanes, n_scores, scores);
+  for (std::int64_t i = 0; i < n_scores; ++i) scores[i] += offset[i % k];
+  arena.release(before);
 }
 
 void decode_cells(const std::uint32_t* cells, std::int64_t n_columns, std::span<const std::int64_t> rows,
@@ -156,7 +180,7 @@ void decode_cells(const std::uint32_t* cells, std::int64_t n_columns, std::span<
   for (const std::int64_t row : rows) {
     const std::uint32_t* const from = cells + row * n_columns;
     for (std::int64_t c = 0; c < n_columns; ++c) {
-      decoded[c] = {std::int32_t(from[c] & 0xffff), float(from[c] >> 16) / 65535.0F};
+      decoded[c] = {from[c] & 0xffff, float(from[c] >> 16) / 65535.0F};
     }
     decoded += n_columns;
   }

@@ -54,8 +54,8 @@ class LookupLayout {
   std::int64_t most_table_rows() const { return most_table_rows_; }
   std::int32_t most_lazy_slots() const { return most_lazy_slots_; }
 
-  // Block i of all, with the rows of values and of the table that all blocks share.
-  LookupBlock view(std::int64_t i, const float* values, const float* table) const;
+  // Block i of all, without its values. `table` is that of all blocks.
+  LookupBlock view(std::int64_t i, const float* table) const;
 
  private:
   LookupShape shape_;
@@ -70,9 +70,11 @@ class LookupLayout {
 struct LookupForest {
   const LookupLayout* layout;
   const LookupKernels* kernels;
-  const float* values;
-  const float* table;        // null if there are no lazy columns apart
-  const float* leaf_weight;  // [m * leaf blocks, k, 16]
+  const float* values;  // of all blocks; or null: a walk builds them, block by block, from table and bias
+  const float* table;   // null if there are values and no lazy columns apart
+  const float* bias;    // [m * blocks, 16]
+  void (*build)(const LookupBlock& block, const float* bias, float* values);  // null with values
+  const float* leaf_weight;                                                   // [m * leaf blocks, k, 16]
   std::int64_t n_outputs;
   Activation activation;
   float gamma;
@@ -95,7 +97,7 @@ struct VisitedBlock {
   std::int32_t lane;    // which child of its parent
   LookupList list;
   const std::int32_t* parent_entry;  // [count]: which entries of the parent's list these are
-  const float* t;
+  float* t;
 };
 
 // Where a walk leaves its results; see LookupForward.
@@ -109,6 +111,11 @@ struct WalkResults {
 // arrays live in the arena; without visits the arena is left as it was.
 void walk_tree(const LookupForest& forest, std::int64_t tree, const LookupCell* cells, std::int64_t n_samples,
                const WalkResults& results, Arena& arena);
+
+// scores [n, k] = offset [k] + the sum over trees, in their order; leaves [n] += leaves reached, unless it is null. The
+// arena is left as it was.
+void score_samples(const LookupForest& forest, const LookupCell* cells, std::int64_t n_samples, const float* offset,
+                   float* scores, std::int32_t* leaves, Arena& arena);
 
 // Decodes rows of a table of cells, [number of rows, q].
 void decode_cells(const std::uint32_t* cells, std::int64_t n_columns, std::span<const std::int64_t> rows,

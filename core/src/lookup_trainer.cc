@@ -15,15 +15,13 @@ namespace {
 
 constexpr std::int64_t kTreesPerGroup = 4;  // at least; partial scores of fewer would cost more than they save
 constexpr std::int64_t kMostGroups = 8;
-// Samples whose partial scores stay in the first-level cache while tree after tree adds to them.
-constexpr std::int64_t kChunkScores = 256;
-constexpr std::int64_t kLeastChunk = 64;
+constexpr std::int64_t kEvaluationSlice = 256;  // samples of one task
 
 // Memory of one tree's backward pass. Gradients and marks are zero between two uses.
 struct BackwardScratch {
   LookupRows grad_values, grad_lazy, grad_leaf;
   std::vector<std::uint8_t> marked;
-  std::vector<std::int32_t> touched;
+  std::vector<std::int32_t> touched, active;
   std::vector<std::int64_t> n_touched;
   std::vector<std::uint8_t> visited;  // [blocks of a tree]
   std::vector<float*> expected;       // [visits]
@@ -67,15 +65,9 @@ class LookupsInTraining final : public TreesInTraining<float> {
         layout_(settings.shape, columns, block_columns, true),
         n_outputs_(settings.loop.loss.n_outputs),
         n_groups_(std::clamp<std::int64_t>(settings.shape.n_trees / kTreesPerGroup, 1, kMostGroups)),
-        values_(layout_.n_value_rows()),
+        evaluated_values_(layout_.n_value_rows()),
         visits_(settings.shape.n_trees),
-        group_arena_(n_groups_) {
-    if (averaging()) evaluated_values_ = LookupRows(layout_.n_value_rows());
-  }
-
-  void begin_epoch(int n_threads) override {
-    build(parameters_.table.value, parameters_.split_bias.value, values_, n_threads);
-  }
+        group_arena_(n_groups_) {}
 
   void forward(std::span<const std::int64_t> rows, double gamma, float* scores, int n_threads) override {
     n_samples_ = static_cast<std::int64_t>(rows.size());
@@ -83,12 +75,24 @@ class LookupsInTraining final : public TreesInTraining<float> {
     cells_.resize(rows.size() * layout_.n_columns());
     decode_cells(train_.cells, layout_.n_columns(), rows, cells_.data());
     const LookupForest forest = this->forest(gamma_, false);
-    add_groups(n_samples_, scores, n_threads, [&](std::int64_t group, float* lanes) {
+    const std::int64_t n_scores = n_samples_ * n_outputs_;
+    partial_scores_.resize(n_groups_ * n_scores);
+    parallel_for(n_groups_, n_threads, [&](std::int64_t group) {
       Arena& arena = group_arena_[group];
       arena.clear();
-      for (std::int64_t tree = first_tree(group); tree < first_tree(group + 1); ++tree) visits_[tree].clear();
-      walk_group(forest, group, cells_.data(), n_samples_, lanes, nullptr, &visits_, arena);
+      float* const lanes = arena.allocate<float>(n_scores * kBlockLanes);
+      std::fill_n(lanes, n_scores * kBlockLanes, 0.0F);
+      for (std::int64_t tree = first_tree(group); tree < first_tree(group + 1); ++tree) {
+        visits_[tree].clear();
+        walk_tree(forest, tree, cells_.data(), n_samples_, {lanes, nullptr, &visits_[tree]}, arena);
+      }
+      kernels_.forward.sum_lanes(lanes, n_scores, partial_scores_.data() + group * n_scores);
     });
+    for (std::int64_t i = 0; i < n_scores; ++i) {
+      float total = partial_scores_[i];
+      for (std::int64_t group = 1; group < n_groups_; ++group) total += partial_scores_[group * n_scores + i];
+      scores[i] = total + parameters_.offset[i % n_outputs_];
+    }
   }
 
   void backward(const float* gradient, double learning_rate, std::int64_t step, int n_threads) override {
@@ -105,19 +109,16 @@ class LookupsInTraining final : public TreesInTraining<float> {
     });
   }
 
-  void read_averages(std::int64_t step) override {
-    if (!averaging()) return;
-    const auto read = [&](const Parameter<float>& parameter, std::int64_t n_rows, std::int64_t n_columns,
-                          const std::int64_t* row_step) {
-      training_kernels<float>().read_average(parameter, n_rows, n_columns, row_step, step,
-                                             settings_.adam.average_decay);
-    };
-    const LookupShape& shape = settings_.shape;
-    read(parameters_.table, layout_.n_table_rows(), kBlockLanes, parameters_.table_step);
-    read(parameters_.split_bias, layout_.n_blocks(), kBlockLanes, parameters_.split_step);
-    read(parameters_.leaf_weight, shape.n_trees * shape.n_leaf_blocks(), n_outputs_ * kBlockLanes,
-         parameters_.leaf_step);
-    build(parameters_.table.evaluated, parameters_.split_bias.evaluated, evaluated_values_, 1);
+  void end_epoch(std::int64_t step, int n_threads) override {
+    if (averaging()) read_averages(step);
+    const LookupForest forest = this->forest(1, true);
+    const std::int64_t n_blocks = settings_.shape.n_blocks();
+    parallel_for(settings_.shape.n_trees, n_threads, [&](std::int64_t tree) {
+      for (std::int64_t b = tree * n_blocks; b < (tree + 1) * n_blocks; ++b) {
+        kernels_.build(layout_.view(b, forest.table), forest.bias + b * kBlockLanes,
+                       evaluated_values_.row(layout_.block(b).value_begin));
+      }
+    });
   }
 
   void evaluate(Part part, std::span<const std::int64_t> rows, double gamma, float* scores, int n_threads) override {
@@ -126,7 +127,7 @@ class LookupsInTraining final : public TreesInTraining<float> {
 
   double mean_reachable_leaves(std::span<const std::int64_t> rows, double gamma, int n_threads) override {
     std::vector<float> scores(rows.size() * n_outputs_);
-    std::vector<std::int32_t> leaves(n_groups_ * rows.size());
+    std::vector<std::int32_t> leaves(rows.size());
     evaluate(Part::train, rows, gamma, scores.data(), leaves.data(), n_threads);
     const double total = std::accumulate(leaves.begin(), leaves.end(), 0.0);
     return total / double(rows.size()) / double(settings_.shape.n_trees);
@@ -137,90 +138,45 @@ class LookupsInTraining final : public TreesInTraining<float> {
   std::int64_t first_tree(std::int64_t group) const { return group * settings_.shape.n_trees / n_groups_; }
 
   LookupForest forest(float gamma, bool evaluating) const {
-    const auto& leaf = parameters_.leaf_weight;
-    const auto& table = parameters_.table;
+    const auto values = [evaluating](const Parameter<float>& of) { return evaluating ? of.evaluated : of.value; };
     return {.layout = &layout_,
             .kernels = &kernels_.forward,
-            .values = evaluating && averaging() ? evaluated_values_.data() : values_.data(),
-            .table = evaluating ? table.evaluated : table.value,
-            .leaf_weight = evaluating ? leaf.evaluated : leaf.value,
+            .values = evaluating ? evaluated_values_.data() : nullptr,
+            .table = values(parameters_.table),
+            .bias = values(parameters_.split_bias),
+            .build = evaluating ? nullptr : kernels_.build,
+            .leaf_weight = values(parameters_.leaf_weight),
             .n_outputs = n_outputs_,
             .activation = settings_.activation,
             .gamma = gamma};
   }
 
-  void build(const float* table, const float* bias, LookupRows& values, int n_threads) {
-    const std::int64_t n_blocks = settings_.shape.n_blocks();
-    parallel_for(settings_.shape.n_trees, n_threads, [&](std::int64_t tree) {
-      for (std::int64_t b = tree * n_blocks; b < (tree + 1) * n_blocks; ++b) {
-        const LookupLayout::Block& block = layout_.block(b);
-        kernels_.build(layout_.view(b, values.data(), table), table + block.table_begin * kBlockLanes,
-                       bias + b * kBlockLanes, values.row(block.value_begin));
-      }
-    });
+  void read_averages(std::int64_t step) const {
+    const auto read = [&](const Parameter<float>& parameter, std::int64_t n_rows, std::int64_t n_columns,
+                          const std::int64_t* row_step) {
+      training_kernels<float>().read_average(parameter, n_rows, n_columns, row_step, step,
+                                             settings_.adam.average_decay);
+    };
+    read(parameters_.table, layout_.n_table_rows(), kBlockLanes, parameters_.table_step);
+    read(parameters_.split_bias, layout_.n_blocks(), kBlockLanes, parameters_.split_step);
+    read(parameters_.leaf_weight, settings_.shape.n_trees * settings_.shape.n_leaf_blocks(), n_outputs_ * kBlockLanes,
+         parameters_.leaf_step);
   }
 
+  // Writes the scores of rows of a table, and adds to `leaves`, unless it is null, how many each of them reaches.
   void evaluate(Part part, std::span<const std::int64_t> rows, double gamma, float* scores, std::int32_t* leaves,
                 int n_threads) {
     const LookupSamples& samples = part == Part::train ? train_ : validation_;
     const auto n = static_cast<std::int64_t>(rows.size());
-    std::vector<LookupCell> cells(rows.size() * layout_.n_columns());
-    decode_cells(samples.cells, layout_.n_columns(), rows, cells.data());
     const LookupForest forest = this->forest(float(gamma), true);
-    add_groups(n, scores, n_threads, [&](std::int64_t group, float* lanes) {
+    parallel_for((n + kEvaluationSlice - 1) / kEvaluationSlice, n_threads, [&](std::int64_t slice) {
+      const std::int64_t first = slice * kEvaluationSlice, count = std::min(kEvaluationSlice, n - first);
       Arena arena;
-      walk_group(forest, group, cells.data(), n, lanes, leaves != nullptr ? leaves + group * n : nullptr, nullptr,
-                 arena);
+      LookupCell* const cells = arena.allocate<LookupCell>(count * layout_.n_columns());
+      decode_cells(samples.cells, layout_.n_columns(), rows.subspan(first, count), cells);
+      score_samples(forest, cells, count, parameters_.offset, scores + first * n_outputs_,
+                    leaves != nullptr ? leaves + first : nullptr, arena);
     });
-  }
-
-  // scores [n, k] = offset + the sum over groups of what `walk(group, lanes)` adds to lanes [n, k, 16].
-  template <typename Walk>
-  void add_groups(std::int64_t n, float* scores, int n_threads, const Walk& walk) {
-    const std::int64_t n_scores = n * n_outputs_;
-    partial_scores_.resize(n_groups_ * n_scores);
-    parallel_for(n_groups_, n_threads, [&](std::int64_t group) {
-      Arena arena;
-      float* const lanes = arena.allocate<float>(n_scores * kBlockLanes);
-      std::fill_n(lanes, n_scores * kBlockLanes, 0.0F);
-      walk(group, lanes);
-      kernels_.forward.sum_lanes(lanes, n_scores, partial_scores_.data() + group * n_scores);
-    });
-    for (std::int64_t i = 0; i < n_scores; ++i) {
-      float total = partial_scores_[i];
-      for (std::int64_t group = 1; group < n_groups_; ++group) total += partial_scores_[group * n_scores + i];
-      scores[i] = total + parameters_.offset[i % n_outputs_];
-    }
-  }
-
-  void walk_group(const LookupForest& forest, std::int64_t group, const LookupCell* cells, std::int64_t n, float* lanes,
-                  std::int32_t* leaves, std::vector<std::vector<VisitedBlock>>* visits, Arena& arena) {
-    const std::int64_t begin = first_tree(group), end = first_tree(group + 1);
-    if (settings_.shape.n_block_levels() > 1) {
-      for (std::int64_t tree = begin; tree < end; ++tree) {
-        walk_tree(forest, tree, cells, n, {lanes, leaves, visits != nullptr ? &(*visits)[tree] : nullptr}, arena);
-      }
-      return;
-    }
-    std::vector<float*> t(end - begin);
-    if (visits != nullptr) {
-      for (std::int64_t tree = begin; tree < end; ++tree) {
-        t[tree - begin] = arena.allocate<float>(n * kBlockLanes);
-        (*visits)[tree].push_back({0, -1, 0, {n, nullptr, nullptr}, nullptr, t[tree - begin]});
-      }
-    }
-    const std::int64_t chunk = std::max(kLeastChunk, kChunkScores / n_outputs_);
-    for (std::int64_t first = 0; first < n; first += chunk) {
-      const std::int64_t count = std::min(chunk, n - first);
-      for (std::int64_t tree = begin; tree < end; ++tree) {
-        LookupForward out{};
-        if (visits != nullptr) out.t = t[tree - begin] + first * kBlockLanes;
-        out.scores = lanes + first * n_outputs_ * kBlockLanes;
-        if (leaves != nullptr) out.leaves = leaves + first;
-        kernels_.forward.forward(forest.visit(tree, 0, cells + first * layout_.n_columns(), {count, nullptr, nullptr}),
-                                 out);
-      }
-    }
   }
 
   std::unique_ptr<BackwardScratch> make_scratch() const {
@@ -243,6 +199,7 @@ class LookupsInTraining final : public TreesInTraining<float> {
     const std::vector<VisitedBlock>& visits = visits_[tree];
     const LookupForest forest = this->forest(gamma_, false);
     scratch.touched.resize(layout_.most_lazy_slots() * n_samples_);
+    scratch.active.resize(n_samples_);
     scratch.expected.resize(visits.size());
     std::fill(scratch.visited.begin(), scratch.visited.end(), 0);
     for (std::size_t i = 0; i < visits.size(); ++i) {
@@ -252,6 +209,7 @@ class LookupsInTraining final : public TreesInTraining<float> {
       std::fill_n(scratch.expected[i], n_floats, 0.0F);
     }
     LookupBackward out{.t = nullptr,
+                       .active = scratch.active.data(),
                        .grad_scores = gradient,
                        .grad_leaf = scratch.grad_leaf.data(),
                        .expected = nullptr,
@@ -294,7 +252,7 @@ class LookupsInTraining final : public TreesInTraining<float> {
     const std::int64_t leaf = forest.is_leaf(block) ? forest.leaf_block(tree, block) : -1;
     const bool averages = averaging();
     kernels_.update(
-        layout_.view(number, values_.data(), parameters_.table.value),
+        layout_.view(number, parameters_.table.value),
         {.table_step = steps.table,
          .bias_step = steps.bias,
          .leaf_step = steps.leaf,
@@ -302,7 +260,6 @@ class LookupsInTraining final : public TreesInTraining<float> {
          .bias = elements(parameters_.split_bias, number * kBlockLanes),
          .leaf = leaf >= 0 ? elements(parameters_.leaf_weight, leaf * n_outputs_ * kBlockLanes) : Elements<float>{},
          .n_outputs = n_outputs_,
-         .values = values_.row(at.value_begin),
          .n_value_rows = at.n_value_rows,
          .backward = &gradients,
          .average_decay = settings_.adam.average_decay,
@@ -318,7 +275,7 @@ class LookupsInTraining final : public TreesInTraining<float> {
   const LookupTrainingKernels& kernels_;
   const LookupLayout layout_;
   const std::int64_t n_outputs_, n_groups_;
-  LookupRows values_, evaluated_values_;
+  LookupRows evaluated_values_;  // rebuilt after each epoch
   ScratchPool scratch_;
   std::vector<float> partial_scores_;
   // Of the last batch.

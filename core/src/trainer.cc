@@ -149,7 +149,6 @@ EpochOutcome Trainer<T>::run_epoch(std::int64_t epoch, Control& control, int n_t
   EpochOutcome outcome;
   double total = 0;
   shuffled_order(state.settings.seed, epoch, state.order);
-  state.trees->begin_epoch(n_threads);
   for (std::int64_t b = 0; b < n_batches; ++b) {
     if (control.should_stop()) {
       outcome.status = EpochOutcome::Status::stopped;
@@ -171,7 +170,7 @@ EpochOutcome Trainer<T>::run_epoch(std::int64_t epoch, Control& control, int n_t
   const std::int64_t rows_done = outcome.steps_done * n / n_batches;
   outcome.train_loss = rows_done > 0 ? total / double(rows_done) : kUnknown;
   outcome.validation_loss = outcome.validation_metric = outcome.mean_reachable_leaves = kUnknown;
-  if (outcome.steps_done > 0) state.trees->read_averages(adam_step);
+  if (outcome.steps_done > 0) state.trees->end_epoch(adam_step, n_threads);
   if (outcome.status == EpochOutcome::Status::completed) {
     state.validate(outcome.gamma, n_threads, validation_scores, outcome);
     outcome.mean_reachable_leaves = state.mean_reachable_leaves(outcome.gamma, n_threads);

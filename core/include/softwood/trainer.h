@@ -163,15 +163,14 @@ class TreesInTraining {
  public:
   virtual ~TreesInTraining() = default;
 
-  // Before the first step of an epoch: the caller may have changed parameters since the last one.
-  virtual void begin_epoch(int /*n_threads*/) {}
   // Reads a batch of training rows, writes its scores, and keeps what `backward` needs.
   virtual void forward(std::span<const std::int64_t> rows, double gamma, T* scores, int n_threads) = 0;
   // Backward pass and one step of the optimiser for the batch last given to `forward`. `gradient` is that of the loss
   // with respect to the scores; `step` counts from 1.
   virtual void backward(const T* gradient, double learning_rate, std::int64_t step, int n_threads) = 0;
-  // Writes the averages up to `step` to where evaluation reads them; nothing to do without averaging.
-  virtual void read_averages(std::int64_t step) = 0;
+  // After the last step of an epoch, before any evaluation: writes the averages up to `step`, if there are any, to
+  // where evaluation reads them.
+  virtual void end_epoch(std::int64_t step, int n_threads) = 0;
   // Scores with the parameters that evaluation uses.
   virtual void evaluate(Part part, std::span<const std::int64_t> rows, double gamma, T* scores, int n_threads) = 0;
   // Mean number of leaves per tree that training rows reach in evaluation.
