@@ -9,7 +9,7 @@
 namespace softwood::SOFTWOOD_ISA {
 namespace {
 
-// Probabilities of a block's splits to go left and right, in lanes 0 to 14. Lane 15 surely goes left.
+// Probabilities of a block's splits to go left and right, in lanes 0 to 14.
 struct Sides {
   Sixteen left, right;
 };
@@ -28,38 +28,23 @@ SOFTWOOD_INLINE Sides sides(const Act& activation, const Sixteen& t) {
   return {left, right};
 }
 
-// Shuffles of (left, right): for each split, the probability of the step from its ancestor of one level towards it; 1
-// (lane 15 of left) where the split itself stands at that level or above it.
-template <int kAncestorLevel>
+// A shuffle of (left, right): for each leaf, the probability of the step towards it from its ancestor of one level.
+template <int kLevel>
 struct StepFrom {
-  static constexpr int source(int lane) {
-    int node = lane, child = -1, level = 0;
-    if (lane == 15) return 15;
-    for (int i = node; i > 0; i = (i - 1) / 2) ++level;
-    if (level <= kAncestorLevel) return 15;
-    for (; level > kAncestorLevel; --level) {
-      child = node;
-      node = (node - 1) / 2;
-    }
-    return child == 2 * node + 1 ? node : 16 + node;
+  static constexpr int source(int leaf) {
+    const int node = (1 << kLevel) - 1 + (leaf >> (4 - kLevel)), goes_right = leaf >> (3 - kLevel) & 1;
+    return node + 16 * goes_right;
   }
 };
-// For each leaf, the split above it, and the probability of the step from there.
-struct LeafParent {
-  static constexpr int source(int lane) { return 7 + lane / 2; }
-};
-struct StepToLeaf {
-  static constexpr int source(int lane) { return 7 + lane / 2 + lane % 2 * 16; }
+
+// For each leaf, the probabilities of the four steps on the way to it, from the root down.
+struct Steps {
+  Sixteen first, second, third, fourth;
 };
 
-// Probabilities of arriving at each split of a block, for a sample that is at its root.
-SOFTWOOD_INLINE Sixteen reach_probability(const Sides& sides) {
-  return shuffle<StepFrom<0>>(sides.left, sides.right) * shuffle<StepFrom<1>>(sides.left, sides.right) *
-         shuffle<StepFrom<2>>(sides.left, sides.right);
-}
-
-SOFTWOOD_INLINE Sixteen leaf_probability(const Sides& sides, const Sixteen& reach) {
-  return shuffle<LeafParent>(reach) * shuffle<StepToLeaf>(sides.left, sides.right);
+SOFTWOOD_INLINE Steps steps(const Sides& sides) {
+  return {shuffle<StepFrom<0>>(sides.left, sides.right), shuffle<StepFrom<1>>(sides.left, sides.right),
+          shuffle<StepFrom<2>>(sides.left, sides.right), shuffle<StepFrom<3>>(sides.left, sides.right)};
 }
 
 // Row `row` of rows of 16. Unsigned numbers of 32 bits need no instruction to become an address.
@@ -85,12 +70,22 @@ SOFTWOOD_INLINE void for_each_tile(const LookupBlock& block, const Body& body) {
   }
 }
 
-// Calls body with kAtOnce samples j, j + 1, ... at a time, then with what is left one by one.
+// Calls body(j, n) with n = kAtOnce samples j, j + 1, ... at a time, then with what is left one by one. A processor
+// looks ahead over less than two samples' instructions, so the chains of several samples are interleaved in the code.
 template <int kAtOnce, typename Body>
 SOFTWOOD_INLINE void for_samples(std::int64_t count, const Body& body) {
   std::int64_t j = 0;
   for (; j + kAtOnce <= count; j += kAtOnce) body(j, std::integral_constant<int, kAtOnce>{});
   for (; j < count; ++j) body(j, std::integral_constant<int, 1>{});
+}
+constexpr int kSumsAtOnce = kSixteenRegisters == 4 ? 2 : 4;  // as many as there are registers for
+constexpr int kRoutesAtOnce = kSixteenRegisters == 1 ? 2 : 1;
+
+// Calls body(0), ..., body(n - 1), unrolled.
+template <int n, typename Body>
+SOFTWOOD_INLINE void for_each(const Body& body) {
+  [&]<int... i>(std::integer_sequence<int, i...>)
+      __attribute__((always_inline)) { (body(i), ...); }(std::make_integer_sequence<int, n>{});
 }
 
 SOFTWOOD_INLINE std::int64_t sample_of(const LookupList& list, std::int64_t j) {
@@ -121,26 +116,22 @@ struct ReadLazy {
   }
 };
 
-// t += what slots begin, ..., end - 1 add, for all samples of the list. The chain of additions to one t is long, so
-// four samples are followed at once.
+// t += what slots begin, ..., end - 1 add, for all samples of the list.
 template <typename Read>
 void add_slots(const LookupVisit& visit, std::int32_t begin, std::int32_t end, float* t) {
   const LookupBlock block = visit.block;  // a copy that no store can change
-  for_samples<4>(visit.list.count, [&](std::int64_t j, auto n_at_once) __attribute__((always_inline)) {
+  for_samples<kSumsAtOnce>(visit.list.count, [&](std::int64_t j, auto n_at_once) __attribute__((always_inline)) {
     constexpr int n = n_at_once;
     const LookupCell* row[n];
     Sixteen sum[n];
-#pragma GCC unroll 4
-    for (int i = 0; i < n; ++i) {
+    for_each<n>([&](int i) __attribute__((always_inline)) {
       row[i] = visit.cells + sample_of(visit.list, j + i) * visit.n_columns;
       sum[i] = load_sixteen(t + (j + i) * kBlockLanes);
-    }
+    });
     for (const LookupSlot* slot = block.slots + begin; slot < block.slots + end; ++slot) {
-#pragma GCC unroll 4
-      for (int i = 0; i < n; ++i) Read::add(block, *slot, row[i][slot->column], sum[i]);
+      for_each<n>([&](int i) __attribute__((always_inline)) { Read::add(block, *slot, row[i][slot->column], sum[i]); });
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < n; ++i) store_sixteen(t + (j + i) * kBlockLanes, sum[i]);
+    for_each<n>([&](int i) __attribute__((always_inline)) { store_sixteen(t + (j + i) * kBlockLanes, sum[i]); });
   });
 }
 
@@ -159,25 +150,32 @@ void split_values(const LookupVisit& visit, float* t) {
 }
 
 template <typename Act, bool kLeaves>
-void forward_block(const LookupVisit& visit, const LookupForward& out, const Act& activation) {
+void forward_block(const LookupVisit& given, const LookupForward& out, Act activation) {
+  split_values(given, out.t);
+  const LookupVisit visit = given;
   const std::int64_t k = visit.n_outputs;
-  split_values(visit, out.t);
-  for (std::int64_t j = 0; j < visit.list.count; ++j) {
-    const Sides at = sides(activation, load_sixteen(out.t + j * kBlockLanes));
-    Sixteen probability = leaf_probability(at, reach_probability(at));
-    if (visit.list.probability != nullptr) probability = probability * visit.list.probability[j];
-    if constexpr (kLeaves) {
-      const std::int64_t sample = sample_of(visit.list, j);
-      float* const score = out.scores + sample * k * kBlockLanes;
-      for (std::int64_t o = 0; o < k * kBlockLanes; o += kBlockLanes) {
-        store_sixteen(score + o, load_sixteen(score + o) + probability * load_sixteen(visit.leaf_weight + o));
+  for_samples<kRoutesAtOnce>(visit.list.count, [&](std::int64_t j, auto n_at_once) __attribute__((always_inline)) {
+    constexpr int n = n_at_once;
+    Sixteen probability[n];
+    for_each<n>([&](int i) __attribute__((always_inline)) {
+      const Steps step = steps(sides(activation, load_sixteen(out.t + (j + i) * kBlockLanes)));
+      probability[i] = (step.first * step.second) * (step.third * step.fourth);
+      if (visit.list.probability != nullptr) probability[i] = probability[i] * visit.list.probability[j + i];
+    });
+    for_each<n>([&](int i) __attribute__((always_inline)) {
+      if constexpr (kLeaves) {
+        const std::int64_t sample = sample_of(visit.list, j + i);
+        float* const score = out.scores + sample * k * kBlockLanes;
+        for (std::int64_t o = 0; o < k * kBlockLanes; o += kBlockLanes) {
+          store_sixteen(score + o, load_sixteen(score + o) + probability[i] * load_sixteen(visit.leaf_weight + o));
+        }
+        if (out.leaves != nullptr) out.leaves[sample] += count_bits(nonzero_bits(probability[i]));
+      } else {
+        store_sixteen(out.child_probability + (j + i) * kBlockLanes, probability[i]);
+        out.reached[j + i] = std::uint16_t(nonzero_bits(probability[i]));
       }
-      if (out.leaves != nullptr) out.leaves[sample] += count_bits(nonzero_bits(probability));
-    } else {
-      store_sixteen(out.child_probability + j * kBlockLanes, probability);
-      out.reached[j] = std::uint16_t(nonzero_bits(probability));
-    }
-  }
+    });
+  });
 }
 
 template <typename Body>

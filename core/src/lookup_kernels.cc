@@ -1,51 +1,50 @@
 // A training step of one block. Backward: dL/dt_i = S'(t_i) P(i) (e_left - e_right), as in the paper's Algorithm 2, for
 // all 15 splits at once; it is added to the two rows of values that the sample read (a histogram over entries). Update:
 // gradients of weights are suffix sums over the entries, then Adam.
+#include <algorithm>
+
 #include "adam.h"
 #include "lookup_forward.h"
 
 namespace softwood::SOFTWOOD_ISA {
 namespace {
 
-// For each split of the last level, its leaves; for each split above, its children.
-struct LeftLeaf {
-  static constexpr int source(int lane) { return lane >= 7 && lane < 15 ? 2 * (lane - 7) : 0; }
+// Exchanges the lanes of neighbouring groups of kGroup leaves.
+template <int kGroup>
+struct Swap {
+  static constexpr int source(int lane) { return lane ^ kGroup; }
 };
-struct RightLeaf {
-  static constexpr int source(int lane) { return lane >= 7 && lane < 15 ? 2 * (lane - 7) + 1 : 0; }
-};
-struct LeftChild {
-  static constexpr int source(int lane) { return lane < 7 ? 2 * lane + 1 : 0; }
-};
-struct RightChild {
-  static constexpr int source(int lane) { return lane < 7 ? 2 * lane + 2 : 0; }
-};
-// Lanes of one level from the second operand, the others from the first.
+// Splits in the order of the leaves between which they stand: those of level 3 in lanes 0, 2, 4, ..., those of level 2
+// in lanes 1, 5, 9, 13, those of level 1 in lanes 3 and 11, the root in lane 7. `TakeLevel` takes one level from the
+// second operand and the rest from the first; `ToHeap` brings all splits to their lanes in heap order.
 template <int kLevel>
 struct TakeLevel {
   static constexpr int source(int lane) {
-    return lane >= (1 << kLevel) - 1 && lane < (2 << kLevel) - 1 ? 16 + lane : lane;
+    const int distance = 16 >> kLevel;
+    return lane % distance == distance / 2 - 1 ? 16 + lane : lane;
+  }
+};
+struct ToHeap {
+  static constexpr int source(int lane) {
+    if (lane == 15) return 15;
+    int level = 0;
+    while (lane >= (2 << level) - 1) ++level;
+    const int distance = 16 >> level;
+    return (lane - (1 << level) + 1) * distance + distance / 2 - 1;
   }
 };
 
-// For each split, e_left - e_right, where e is dL/d(probability) of what is below, given that the sample is there; and
-// `expected` with e of the block's root in lane 0.
-struct Gaps {
-  Sixteen gap, expected;
+// One step up the tree, with the lanes of leaves: e is dL/d(probability) of what is below, given that the sample is
+// there. In lanes on the left of a split, `gap` is its e_left - e_right.
+struct Ascent {
+  Sixteen gap, e;
 };
 
-template <int kLevel>
-SOFTWOOD_INLINE Gaps gaps_above(const Sixteen& left, const Gaps& below) {
-  const Sixteen e_right = shuffle<RightChild>(below.expected);
-  const Sixteen gap = shuffle<LeftChild>(below.expected) - e_right;
-  return {shuffle<TakeLevel<kLevel>>(below.gap, gap), e_right + left * gap};
-}
-
-SOFTWOOD_INLINE Gaps gaps(const Sixteen& left, const Sixteen& e_leaf) {
-  const Sixteen e_right = shuffle<RightLeaf>(e_leaf);
-  const Sixteen gap = shuffle<LeftLeaf>(e_leaf) - e_right;
-  const Gaps last{gap, e_right + left * gap};
-  return gaps_above<0>(left, gaps_above<1>(left, gaps_above<2>(left, last)));
+template <int kGroup>
+SOFTWOOD_INLINE Ascent ascend(const Sixteen& step, const Sixteen& e) {
+  const Sixteen other = shuffle<Swap<kGroup>>(e);
+  const Sixteen gap = e - other;
+  return {gap, other + step * gap};
 }
 
 SOFTWOOD_INLINE void add(float* to, const Sixteen& v) { store_sixteen(to, load_sixteen(to) + v); }
@@ -72,19 +71,18 @@ void add_to_slots(const LookupVisit& visit, const LookupBackward& given, std::in
                   std::int32_t end) {
   const LookupBlock block = visit.block;  // copies that no store can change
   const LookupBackward out = given;
-  for_samples<4>(n_active, [&](std::int64_t a, auto n_at_once) __attribute__((always_inline)) {
+  for_samples<kSumsAtOnce>(n_active, [&](std::int64_t a, auto n_at_once) __attribute__((always_inline)) {
     constexpr int n = n_at_once;
     const LookupCell* row[n];
     Sixteen grad_t[n];
-#pragma GCC unroll 4
-    for (int i = 0; i < n; ++i) {
+    for_each<n>([&](int i) __attribute__((always_inline)) {
       const std::int64_t j = out.active[a + i];
       row[i] = visit.cells + sample_of(visit.list, j) * visit.n_columns;
-      grad_t[i] = load_sixteen(out.t + j * kBlockLanes);
-    }
+      grad_t[i] = load_sixteen(out.grad_t + j * kBlockLanes);
+    });
     for (const LookupSlot* slot = block.slots + begin; slot < block.slots + end; ++slot) {
-#pragma GCC unroll 4
-      for (int i = 0; i < n; ++i) Add::add_to(out, *slot, row[i][slot->column], grad_t[i]);
+      for_each<n>([&](int i)
+                      __attribute__((always_inline)) { Add::add_to(out, *slot, row[i][slot->column], grad_t[i]); });
     }
   });
 }
@@ -99,7 +97,7 @@ void add_to_lazy_slots(const LookupVisit& visit, const LookupBackward& out, std:
       const std::int64_t j = out.active[a];
       const std::uint32_t entry = visit.cells[sample_of(visit.list, j) * visit.n_columns + slot.column].entry;
       const std::uint32_t row = slot.parameter_row + entry;
-      add(row_of(out.grad_lazy, row), load_sixteen(out.t + j * kBlockLanes));
+      add(row_of(out.grad_lazy, row), load_sixteen(out.grad_t + j * kBlockLanes));
       if (out.marked[row] == 0) {
         out.marked[row] = 1;
         touched[n_touched++] = std::int32_t(entry);
@@ -109,55 +107,82 @@ void add_to_lazy_slots(const LookupVisit& visit, const LookupBackward& out, std:
   }
 }
 
-// Writes dL/dt of each sample over its t, lists those that are not 0 in `active`, and returns how many there are: a
-// sample whose splits are all hard changes none of them. kOne: one output, whose leaf gradient stays in a register.
-template <typename Act, bool kLeaves, bool kOne>
-std::int64_t grad_split_values(const LookupVisit& visit, const LookupBackward& out, const Act& activation) {
-  const std::int64_t k = kOne ? 1 : visit.n_outputs;
-  Sixteen grad_leaf{}, grad_bias{};
-  std::int64_t n_active = 0;
-  for (std::int64_t j = 0; j < visit.list.count; ++j) {
-    const Sixteen t = load_sixteen(out.t + j * kBlockLanes);
-    const Sides at = sides(activation, t);
-    Sixteen reach = reach_probability(at);
-    if (visit.list.probability != nullptr) reach = reach * visit.list.probability[j];
-    Sixteen e_leaf{};
-    if constexpr (kLeaves) {
-      const Sixteen probability = leaf_probability(at, reach);
-      const float* const grad = out.grad_scores + sample_of(visit.list, j) * k;
-      if constexpr (kOne) {
-        e_leaf = load_sixteen(visit.leaf_weight) * grad[0];
-        grad_leaf += probability * grad[0];
-      } else {
-        for (std::int64_t o = 0; o < k; ++o) {
-          e_leaf += load_sixteen(visit.leaf_weight + o * kBlockLanes) * grad[o];
-          add(out.grad_leaf + o * kBlockLanes, probability * grad[o]);
-        }
-      }
-    } else {
-      e_leaf = load_sixteen(out.expected + j * kBlockLanes);
-    }
-    const Sixteen slope =
-        map([&](auto x) __attribute__((always_inline)) { return activation.slope(absolute<float>(x)); }, t);
-    const Gaps g = gaps(at.left, e_leaf);
-    if (out.expected_here != nullptr) {
-      out.expected_here[out.parent_entry[j] * kBlockLanes] = nth_register<0>(g.expected)[0];
-    }
-    const Sixteen grad_t = slope * reach * g.gap;
-    store_sixteen(out.t + j * kBlockLanes, grad_t);
-    grad_bias += grad_t;
-    out.active[n_active] = std::int32_t(j);
-    n_active += nonzero_bits(grad_t) != 0;
+// dL/d(probability of each leaf or child) of entry j, and the gradient of leaf weights. kOne: one output, whose
+// gradient is kept in a register.
+template <bool kLeaves, bool kOne>
+SOFTWOOD_INLINE Sixteen grad_probability(const LookupVisit& visit, const LookupBackward& out, std::int64_t j,
+                                         const Sixteen& probability, Sixteen& grad_leaf) {
+  if constexpr (!kLeaves) return load_sixteen(out.expected + j * kBlockLanes);
+  const float* const grad = out.grad_scores + sample_of(visit.list, j) * (kOne ? 1 : visit.n_outputs);
+  if constexpr (kOne) {
+    grad_leaf += probability * grad[0];
+    return load_sixteen(visit.leaf_weight) * grad[0];
   }
+  Sixteen result{};
+  for (std::int64_t o = 0; o < visit.n_outputs; ++o) {
+    result += load_sixteen(visit.leaf_weight + o * kBlockLanes) * grad[o];
+    add(out.grad_leaf + o * kBlockLanes, probability * grad[o]);
+  }
+  return result;
+}
+
+// Writes dL/dt of each sample and whether it is 0.
+template <typename Act, bool kLeaves, bool kOne>
+void grad_split_values(const LookupVisit& given_visit, const LookupBackward& given, Act activation) {
+  const LookupVisit visit = given_visit;  // copies that no store can change
+  const LookupBackward out = given;
+  Sixteen grad_leaf{}, grad_bias{};
+  for_samples<kRoutesAtOnce>(visit.list.count, [&](std::int64_t j, auto n_at_once) __attribute__((always_inline)) {
+    constexpr int n = n_at_once;
+    Steps step[n];
+    Sixteen reach1[n], reach2[n], reach3[n];  // probabilities of arriving at the splits of each level
+    Ascent to3[n], to2[n], to1[n], to0[n];
+    for_each<n>([&](int i) __attribute__((always_inline)) {
+      step[i] = steps(sides(activation, load_sixteen(out.t + (j + i) * kBlockLanes)));
+    });
+    for_each<n>([&](int i) __attribute__((always_inline)) {
+      reach1[i] = step[i].first;
+      if (visit.list.probability != nullptr) reach1[i] = reach1[i] * visit.list.probability[j + i];
+      reach2[i] = reach1[i] * step[i].second;
+      reach3[i] = reach2[i] * step[i].third;
+      const Sixteen e = grad_probability<kLeaves, kOne>(visit, out, j + i, reach3[i] * step[i].fourth, grad_leaf);
+      to3[i] = ascend<1>(step[i].fourth, e);
+    });
+    for_each<n>([&](int i) __attribute__((always_inline)) { to2[i] = ascend<2>(step[i].third, to3[i].e); });
+    for_each<n>([&](int i) __attribute__((always_inline)) { to1[i] = ascend<4>(step[i].second, to2[i].e); });
+    for_each<n>([&](int i) __attribute__((always_inline)) { to0[i] = ascend<8>(step[i].first, to1[i].e); });
+    for_each<n>([&](int i) __attribute__((always_inline)) {
+      if (out.expected_here != nullptr) {
+        out.expected_here[out.parent_entry[j + i] * kBlockLanes] = nth_register<0>(to0[i].e)[0];
+      }
+      Sixteen gap0 = to0[i].gap;
+      if (visit.list.probability != nullptr) gap0 = gap0 * visit.list.probability[j + i];
+      const Sixteen lower = shuffle<TakeLevel<2>>(reach3[i] * to3[i].gap, reach2[i] * to2[i].gap);
+      const Sixteen upper = shuffle<TakeLevel<1>>(lower, reach1[i] * to1[i].gap);
+      const Sixteen by_leaves = shuffle<TakeLevel<0>>(upper, gap0);
+      const Sixteen slope =
+          map([&](auto x) __attribute__((always_inline)) { return activation.slope(absolute<float>(x)); },
+              load_sixteen(out.t + (j + i) * kBlockLanes));
+      const Sixteen grad_t = slope * shuffle<ToHeap>(by_leaves);
+      store_sixteen(out.grad_t + (j + i) * kBlockLanes, grad_t);
+      out.is_active[j + i] = nonzero_bits(grad_t) != 0;
+      grad_bias += grad_t;
+    });
+  });
   if constexpr (kOne) add(out.grad_leaf, grad_leaf);
   add(out.grad_values, grad_bias);
-  return n_active;
 }
 
 template <typename Act, bool kLeaves, bool kOne>
 void backward_block(const LookupVisit& visit, const LookupBackward& out, const Act& activation) {
   const LookupBlock& block = visit.block;
-  const std::int64_t n_active = grad_split_values<Act, kLeaves, kOne>(visit, out, activation);
+  grad_split_values<Act, kLeaves, kOne>(visit, out, activation);
+  // A sample whose splits are all hard changes none of them.
+  std::int64_t n_active = 0;
+  for (std::int64_t j = 0; j < visit.list.count; ++j) {
+    out.active[n_active] = std::int32_t(j);
+    n_active += out.is_active[j];
+  }
   for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
     if (begin < block.n_interpolated)
       add_to_slots<AddInterpolated>(visit, out, n_active, begin, end);
@@ -219,11 +244,14 @@ void build_bias(int n_levels, const float* bias, float* values) {
 void build(const LookupBlock& block, const float* bias, float* values) {
   const FlushSubnormals flushing;
   build_bias(block.n_levels, bias, values);
+  std::uint32_t n_rows = 1;
   for (std::int32_t s = 0; s < block.n_dense; ++s) {
     const LookupSlot& slot = block.slots[s];
-    build_column(block.columns[slot.column], block.table + std::int64_t(slot.parameter_row) * kBlockLanes,
-                 values + std::int64_t(slot.value_row) * kBlockLanes);
+    const LookupColumn& column = block.columns[slot.column];
+    build_column(column, row_of(block.table, slot.parameter_row), row_of(values, slot.value_row));
+    n_rows = std::max(n_rows, slot.value_row + std::uint32_t(column.n_entries));
   }
+  store_sixteen(row_of(values, n_rows), Sixteen{});
 }
 
 // Adam on elements i, ... of `at`. `kept` is what is left of the average after the steps in which they stood still.

@@ -65,8 +65,11 @@ struct LookupForward {
 };
 
 struct LookupBackward {
-  float* t;              // what the forward pass wrote; overwritten
-  std::int32_t* active;  // [count]: scratch
+  const float* t;
+  // Scratch. Writing gradients over t would push all of it through the caches once more.
+  float* grad_t;            // [count, 16]
+  std::int32_t* active;     // [count]
+  std::uint8_t* is_active;  // [count]
   // Of a leaf block.
   const float* grad_scores;  // [n, k]
   float* grad_leaf;          // [k, 16], added to

@@ -97,7 +97,7 @@ struct VisitedBlock {
   std::int32_t lane;    // which child of its parent
   LookupList list;
   const std::int32_t* parent_entry;  // [count]: which entries of the parent's list these are
-  float* t;
+  const float* t;
 };
 
 // Where a walk leaves its results; see LookupForward.

@@ -21,7 +21,7 @@ constexpr std::int64_t kEvaluationSlice = 256;  // samples of one task
 struct BackwardScratch {
   LookupRows grad_values, grad_lazy, grad_leaf;
   std::vector<std::uint8_t> marked;
-  std::vector<std::int32_t> touched, active;
+  std::vector<std::int32_t> touched;
   std::vector<std::int64_t> n_touched;
   std::vector<std::uint8_t> visited;  // [blocks of a tree]
   std::vector<float*> expected;       // [visits]
@@ -199,7 +199,6 @@ class LookupsInTraining final : public TreesInTraining<float> {
     const std::vector<VisitedBlock>& visits = visits_[tree];
     const LookupForest forest = this->forest(gamma_, false);
     scratch.touched.resize(layout_.most_lazy_slots() * n_samples_);
-    scratch.active.resize(n_samples_);
     scratch.expected.resize(visits.size());
     std::fill(scratch.visited.begin(), scratch.visited.end(), 0);
     for (std::size_t i = 0; i < visits.size(); ++i) {
@@ -209,7 +208,9 @@ class LookupsInTraining final : public TreesInTraining<float> {
       std::fill_n(scratch.expected[i], n_floats, 0.0F);
     }
     LookupBackward out{.t = nullptr,
-                       .active = scratch.active.data(),
+                       .grad_t = scratch.arena.allocate<float>(n_samples_ * kBlockLanes),
+                       .active = scratch.arena.allocate<std::int32_t>(n_samples_),
+                       .is_active = scratch.arena.allocate<std::uint8_t>(n_samples_),
                        .grad_scores = gradient,
                        .grad_leaf = scratch.grad_leaf.data(),
                        .expected = nullptr,
