@@ -1,6 +1,8 @@
 // Trees of lookups; see softwood/lookup.h. Entries, columns and rows are all checked here.
 #include "softwood/lookup.h"
 
+#include <nanobind/stl/optional.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -73,8 +75,16 @@ class Columns {
     }
   }
 
-  void check_cells(const std::uint32_t* cells, const Labels<float>& labels) const {
-    for (std::int64_t i = 0; i < labels.n_rows; ++i) check_row(cells, labels.row(i));
+  void check_row(const std::uint32_t* cells, std::int64_t row) const {
+    const auto q = static_cast<std::int64_t>(columns_.size());
+    for (std::int64_t c = 0; c < q; ++c) {
+      const std::uint32_t cell = cells[row * q + c];
+      const auto entry = static_cast<std::int32_t>(cell & 0xffff);
+      if (entry >= columns_[c].n_entries || (cell >> 16 != 0 && entry + 1 >= columns_[c].n_knots)) {
+        refuse("the cell in row " + std::to_string(row) + ", column " + std::to_string(c) +
+               " must have an entry of its column, and a fraction only between two knots");
+      }
+    }
   }
 
  private:
@@ -97,18 +107,6 @@ class Columns {
     return copies_.back().data();
   }
 
-  void check_row(const std::uint32_t* cells, std::int64_t row) const {
-    const auto q = static_cast<std::int64_t>(columns_.size());
-    for (std::int64_t c = 0; c < q; ++c) {
-      const std::uint32_t cell = cells[row * q + c];
-      const auto entry = static_cast<std::int32_t>(cell & 0xffff);
-      if (entry >= columns_[c].n_entries || (cell >> 16 != 0 && entry + 1 >= columns_[c].n_knots)) {
-        refuse("the cell in row " + std::to_string(row) + ", column " + std::to_string(c) +
-               " must have an entry of its column, and a fraction only between two knots");
-      }
-    }
-  }
-
   std::vector<LookupColumn> columns_;
   std::vector<std::vector<float>> copies_;
 };
@@ -119,7 +117,7 @@ LookupSamples samples_of(const nb::dict& samples, const Columns& columns, const 
   const auto n = static_cast<std::int64_t>(cells.shape(0)), q = static_cast<std::int64_t>(columns.all().size());
   require(has_shape(cells, {n, q}), "cells must have one column per lookup column");
   const LookupSamples result{cells.data(), labels_of<float>(samples, n, loss)};
-  columns.check_cells(result.cells, result.labels);
+  for (std::int64_t i = 0; i < result.labels.n_rows; ++i) columns.check_row(result.cells, result.labels.row(i));
   return result;
 }
 
@@ -206,6 +204,143 @@ void build_values(const nb::dict& column_arrays, const Input<std::int32_t, 2>& b
   lookup_values(columns.all(), block_columns.data(), n, table.data(), values.data(), n_threads);
 }
 
+// How cells are made of base columns: base_column, n_knots, n_codes, missing_entry, unseen_entry (int32), one per
+// column, and knots (float32), those of all columns. Views of the arrays in the dict.
+std::vector<LookupSource> sources_of(const nb::dict& given) {
+  const auto base_column = nb::cast<Input<std::int32_t, 1>>(given["base_column"], false);
+  const auto knots = nb::cast<Input<float, 1>>(given["knots"], false);
+  const auto q = static_cast<std::int64_t>(base_column.shape(0));
+  const auto integers = [&](const char* name) {
+    const auto array = nb::cast<Input<std::int32_t, 1>>(given[name], false);
+    if (!has_shape(array, {q})) refuse(std::string("array ") + name + " must have one value per column");
+    for (std::int64_t c = 0; c < q; ++c) {
+      if (array.data()[c] < 0 || array.data()[c] > (1 << 16)) refuse(std::string(name) + " must be 0 to 65536");
+    }
+    return array.data();
+  };
+  const std::int32_t *const n_knots = integers("n_knots"), *const n_codes = integers("n_codes"),
+                            *const missing = integers("missing_entry"), *const unseen = integers("unseen_entry");
+  std::vector<LookupSource> sources;
+  std::int64_t first = 0;
+  for (std::int64_t c = 0; c < q; ++c) {
+    require(base_column.data()[c] >= 0, "base_column must not be negative");
+    require(missing[c] < (1 << 16) && unseen[c] < (1 << 16), "entries must be below 65536");
+    require(first + n_knots[c] <= static_cast<std::int64_t>(knots.shape(0)), "there must be n_knots knots per column");
+    for (std::int64_t i = first + 1; i < first + n_knots[c]; ++i) {
+      require(knots.data()[i - 1] < knots.data()[i], "knots of a column must increase");
+    }
+    sources.push_back({base_column.data()[c], static_cast<std::uint32_t>(n_knots[c]), knots.data() + first,
+                       static_cast<std::uint32_t>(n_codes[c]), static_cast<std::uint32_t>(missing[c]),
+                       static_cast<std::uint32_t>(unseen[c])});
+    first += n_knots[c];
+  }
+  require(first == static_cast<std::int64_t>(knots.shape(0)), "there must be n_knots knots per column");
+  return sources;
+}
+
+Rows<float> base_of(const Matrix<float>& base, const std::vector<LookupSource>& sources) {
+  const auto n_columns = static_cast<std::int64_t>(base.shape(1));
+  for (const LookupSource& source : sources) {
+    require(source.base_column < n_columns, "a column reads a base column that does not exist");
+  }
+  return rows_of<float>(base, n_columns);
+}
+
+void make_cells(const nb::dict& given, const Matrix<float>& base, const Output<std::uint32_t, 2>& cells,
+                int n_threads) {
+  const std::vector<LookupSource> sources = sources_of(given);
+  const Rows<float> rows = base_of(base, sources);
+  require(has_shape(cells, {rows.n_rows, static_cast<std::int64_t>(sources.size())}) && n_threads >= 1,
+          "cells must have a row per base row and a column per lookup column");
+  nb::gil_scoped_release unlocked;
+  lookup_cells(sources, rows, cells.data(), n_threads);
+}
+
+// Fitted trees with their columns, for checks.
+class PredictingTrees {
+ public:
+  PredictingTrees(const nb::dict& settings, const nb::dict& column_arrays, const nb::dict& arrays,
+                  const nb::object& given_sources)
+      : columns_(column_arrays), predictor_(trees_of(settings, arrays, given_sources)) {}
+
+  void scores(const Input<std::uint32_t, 2>& cells, const Output<float, 2>& scores,
+              const std::optional<Output<std::int32_t, 1>>& leaves, int n_threads) const {
+    const auto n = static_cast<std::int64_t>(cells.shape(0));
+    require(has_shape(cells, {n, predictor_.n_columns()}), "cells must have one column per lookup column");
+    check_outputs(n, scores, leaves, n_threads);
+    for (std::int64_t i = 0; i < n; ++i) columns_.check_row(cells.data(), i);
+    nb::gil_scoped_release unlocked;
+    predictor_.scores(cells.data(), n, scores.data(), data_or_null(leaves), n_threads);
+  }
+
+  void scores_of_base(const Matrix<float>& base, const Output<float, 2>& scores,
+                      const std::optional<Output<std::int32_t, 1>>& leaves, int n_threads) const {
+    require(!sources_.empty(), "without sources, scores need cells");
+    const Rows<float> rows = base_of(base, sources_);
+    check_outputs(rows.n_rows, scores, leaves, n_threads);
+    nb::gil_scoped_release unlocked;
+    predictor_.scores_of_base(rows, scores.data(), data_or_null(leaves), n_threads);
+  }
+
+ private:
+  LookupTrees trees_of(const nb::dict& settings, const nb::dict& arrays, const nb::object& given_sources) {
+    const auto block_columns = nb::cast<AnyInput<std::int32_t>>(arrays["block_columns"], false);
+    LookupTrees trees{};
+    trees.shape = shape_of(settings, block_columns);
+    columns_.check_block_columns(block_columns);
+    const auto leaf_weight = nb::cast<Input<float, 3>>(arrays["leaf_weight"], false);
+    trees.n_outputs = static_cast<std::int64_t>(leaf_weight.shape(1));
+    const std::int64_t n_blocks = trees.shape.n_trees * trees.shape.n_blocks();
+    const std::int64_t n_rows =
+        n_value_rows(columns_.all(), block_columns.data(), static_cast<std::int64_t>(block_columns.size()));
+    require(trees.n_outputs >= 1 && has_shape(leaf_weight, {trees.shape.n_trees * trees.shape.n_leaf_blocks(),
+                                                            trees.n_outputs, kBlockLanes}),
+            "leaf_weight must be [trees * leaf blocks, k, 16]");
+    trees.columns = columns_.all();
+    trees.block_columns = block_columns.data();
+    trees.values = read_only(arrays, "values", {n_rows, kBlockLanes});
+    trees.split_bias = read_only(arrays, "split_bias", {n_blocks, kBlockLanes});
+    trees.leaf_weight = leaf_weight.data();
+    trees.offset = read_only(arrays, "offset", {trees.n_outputs});
+    trees.activation = choice(settings, "activation", Activation::logistic);
+    trees.gamma = static_cast<float>(setting<double>(settings, "gamma"));
+    require(trees.gamma > 0, "gamma must be positive");
+    if (!given_sources.is_none()) trees.sources = sources_of(nb::cast<nb::dict>(given_sources));
+    sources_ = trees.sources;
+    check_sources();
+    return trees;
+  }
+
+  static const float* read_only(const nb::dict& arrays, const char* name, std::initializer_list<std::int64_t> shape) {
+    const auto array = nb::cast<AnyInput<float>>(arrays[name], false);
+    if (!has_shape(array, shape)) refuse(std::string("array ") + name + " has the wrong shape");
+    return array.data();
+  }
+
+  void check_sources() const {
+    if (sources_.empty()) return;
+    require(sources_.size() == columns_.all().size(), "there must be a source per lookup column");
+    for (std::size_t c = 0; c < sources_.size(); ++c) {
+      const LookupColumn& column = columns_.all()[c];
+      const LookupSource& source = sources_[c];
+      const auto n_entries = static_cast<std::uint32_t>(column.n_entries);
+      require(source.n_knots == static_cast<std::uint32_t>(column.n_knots) && source.n_codes <= n_entries &&
+                  source.missing_entry < n_entries && source.unseen_entry < n_entries,
+              "a source does not fit its lookup column");
+    }
+  }
+
+  void check_outputs(std::int64_t n, const Output<float, 2>& scores,
+                     const std::optional<Output<std::int32_t, 1>>& leaves, int n_threads) const {
+    require(has_shape(scores, {n, predictor_.n_outputs()}) && n_threads >= 1, "scores has the wrong shape");
+    require(!leaves || has_shape(*leaves, {n}), "leaves must have the rows of cells");
+  }
+
+  Columns columns_;
+  std::vector<LookupSource> sources_;  // for checks: their knots are gone
+  LookupPredictor predictor_;
+};
+
 }  // namespace
 
 void bind_lookup(nb::module_& module) {
@@ -215,6 +350,14 @@ void bind_lookup(nb::module_& module) {
   bind_protocol(member);
   module.def("lookup_values", &build_values, "columns"_a, "block_columns"_a.noconvert(), "table"_a.noconvert(),
              "values"_a.noconvert(), "n_threads"_a);
+  module.def("lookup_cells", &make_cells, "sources"_a, "base"_a.noconvert(), "cells"_a.noconvert(), "n_threads"_a);
+  nb::class_<PredictingTrees>(module, "LookupTrees")
+      .def(nb::init<const nb::dict&, const nb::dict&, const nb::dict&, const nb::object&>(), "settings"_a, "columns"_a,
+           "arrays"_a, "sources"_a.none())
+      .def("scores", &PredictingTrees::scores, "cells"_a.noconvert(), "scores"_a.noconvert(),
+           "leaves"_a.noconvert().none(), "n_threads"_a)
+      .def("scores_of_base", &PredictingTrees::scores_of_base, "base"_a.noconvert(), "scores"_a.noconvert(),
+           "leaves"_a.noconvert().none(), "n_threads"_a);
 }
 
 }  // namespace softwood::bindings

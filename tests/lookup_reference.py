@@ -122,8 +122,10 @@ class Forest:
         t = self.split_values(cells, np.asarray(arrays["table"], np.float64), arrays["split_bias"])
         by_split = np.stack([self.of_splits(row) for row in t])  # [n, trees, splits]
         m, n_splits = by_split.shape[1:]
-        return by_split.reshape(len(t), -1), np.eye(m * n_splits).reshape(m, n_splits, -1), self.of_leaves(
-            np.asarray(arrays["leaf_weight"], np.float64)
+        return (
+            by_split.reshape(len(t), -1),
+            np.eye(m * n_splits).reshape(m, n_splits, -1),
+            self.of_leaves(np.asarray(arrays["leaf_weight"], np.float64)),
         )
 
     def scores(self, cells: np.ndarray, arrays: dict[str, np.ndarray]) -> np.ndarray:

@@ -367,7 +367,7 @@ void update(const LookupBlock& block, const LookupUpdate& update) {
 
 }  // namespace
 
-extern const LookupTrainingKernels lookup_training_kernels = {kForwardKernels, &backward, &update, &build,
-                                                              &build_column};
+extern const LookupTrainingKernels lookup_training_kernels = {kForwardKernels, &backward,   &update,
+                                                              &build,          &build_bias, &build_column};
 
 }  // namespace softwood::SOFTWOOD_ISA

@@ -118,6 +118,8 @@ struct LookupTrainingKernels {
   void (*update)(const LookupBlock& block, const LookupUpdate& update);
   // The block's rows of values from its table and biases [16].
   void (*build)(const LookupBlock& block, const float* bias, float* values);
+  // The row of biases among a block's values, from biases [16].
+  void (*build_bias)(int n_levels, const float* bias, float* values);
   // V of one column [n_entries, 16].
   void (*build_column)(const LookupColumn& column, const float* table, float* values);
 };

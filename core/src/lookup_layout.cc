@@ -175,13 +175,14 @@ void score_samples(const LookupForest& forest, const LookupCell* cells, std::int
   arena.release(before);
 }
 
-void decode_cells(const std::uint32_t* cells, std::int64_t n_columns, std::span<const std::int64_t> rows,
-                  LookupCell* decoded) {
+void decode_cells(const std::uint32_t* cells, std::int64_t n_cells, LookupCell* decoded) {
+  for (std::int64_t i = 0; i < n_cells; ++i) decoded[i] = {cells[i] & 0xffff, float(cells[i] >> 16) / 65535.0F};
+}
+
+void decode_rows(const std::uint32_t* cells, std::int64_t n_columns, std::span<const std::int64_t> rows,
+                 LookupCell* decoded) {
   for (const std::int64_t row : rows) {
-    const std::uint32_t* const from = cells + row * n_columns;
-    for (std::int64_t c = 0; c < n_columns; ++c) {
-      decoded[c] = {from[c] & 0xffff, float(from[c] >> 16) / 65535.0F};
-    }
+    decode_cells(cells + row * n_columns, n_columns, decoded);
     decoded += n_columns;
   }
 }

@@ -117,8 +117,9 @@ void walk_tree(const LookupForest& forest, std::int64_t tree, const LookupCell* 
 void score_samples(const LookupForest& forest, const LookupCell* cells, std::int64_t n_samples, const float* offset,
                    float* scores, std::int32_t* leaves, Arena& arena);
 
-// Decodes rows of a table of cells, [number of rows, q].
-void decode_cells(const std::uint32_t* cells, std::int64_t n_columns, std::span<const std::int64_t> rows,
-                  LookupCell* decoded);
+void decode_cells(const std::uint32_t* cells, std::int64_t n_cells, LookupCell* decoded);
+// Rows of a table of cells, [number of rows, q].
+void decode_rows(const std::uint32_t* cells, std::int64_t n_columns, std::span<const std::int64_t> rows,
+                 LookupCell* decoded);
 
 }  // namespace softwood
