@@ -18,13 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import machine
 import numpy as np
 
+import machine
 from softwood import _core
 from softwood.training import Member, Samples, TrainingConfig
 from softwood.training.losses import Loss
 from softwood.training.state import MemberState
+from softwood.training.state import _native_settings as native_settings
 
 N_TREES, DEPTH, N_KNOTS, N_BATCHES, N_RAMPS = 64, 4, 33, 16, 8
 STILL = 1e-9  # learning rate
@@ -56,11 +57,16 @@ def lookup_member(case: Case) -> Any:
     entries = np.full(q, N_KNOTS, np.int32)
     ones, total = np.ones(q * N_KNOTS, np.float32), q * N_KNOTS
     columns = {
-        **{"n_entries": entries, "n_knots": entries, "n_levels": np.zeros(q, np.int32), "lazy": np.zeros(q, np.uint8)},
-        **{"ramp_scale": 2 * ones, "ramp_mean": ones / 2, "linear": np.tile(np.linspace(-1, 1, N_KNOTS), q)},
-        **{"level_scale": 0 * ones, "level_mean": 0 * ones},
+        "n_entries": entries,
+        "n_knots": entries,
+        "n_levels": np.zeros(q, np.int32),
+        "lazy": np.zeros(q, np.uint8),
+        "ramp_scale": 2 * ones,
+        "ramp_mean": ones / 2,
+        "linear": np.tile(np.linspace(-1, 1, N_KNOTS, dtype=np.float32), q),
+        "level_scale": 0 * ones,
+        "level_mean": 0 * ones,
     }
-    columns["linear"] = columns["linear"].astype(np.float32)
     arrays: dict[str, Any] = {}
     shapes = {"table": (N_TREES * total, 16), "split_bias": (N_TREES, 16), "leaf_weight": (N_TREES, k, 16)}
     for name, shape in shapes.items():
@@ -70,13 +76,17 @@ def lookup_member(case: Case) -> Any:
     arrays["offset"] = np.zeros(k, np.float32)
     arrays["block_columns"] = np.tile(np.arange(q, dtype=np.int32), (N_TREES, 1))
     cells = random.integers(N_KNOTS - 1, size=(n, q)) | random.integers(2**16, size=(n, q)) << 16
-    settings = {
-        **{"n_trees": N_TREES, "depth": DEPTH, "activation": 0, "batch_size": case.batch, "seed": 0, "n_steps": 10**9},
-        **{"learning_rate": STILL, "gamma": 1.0, "gamma_end": 1.0, "anneal_begin": 0.0, "anneal_end": 1.0},
-        **{"warmup": 0.0, "cosine": False, "updates": 0, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "l1": 0.0},
-        **{"l2": 0.0, "weight_decay": 0.0, "average_decay": 0.0, "loss": 2, "n_outputs": k, "n_targets": k},
-        **{"label_smoothing": 0.0, "delta": 1.0, "power": 1.5, "quantiles": []},
-    }
+    config = TrainingConfig(
+        Loss("squared_error"),
+        n_trees=N_TREES,
+        depth=DEPTH,
+        batch_size=case.batch,
+        learning_rate=STILL,
+        schedule="constant",
+        warmup=0.0,
+        optimizer="adam",
+    )
+    settings = native_settings(config, 10**9) | config.loss.native_settings(k) | {"seed": 0}
     targets = random.normal(size=(n, k)).astype(np.float32)
     train = {"cells": cells.astype(np.uint32), "targets": targets, "weight": None, "rows": None}
     return _core.LookupMember(settings, columns, arrays, train, None, None)

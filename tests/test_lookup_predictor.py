@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lookup_reference import native_columns
-from test_lookup import Problem, native_scores
 
+from lookup_cases import Problem, category, native_scores, number
+from lookup_reference import native_columns
 from softwood import _core
 
 
@@ -123,7 +123,8 @@ def test_cells_against_numpy():
     upper = np.minimum(entry + 1, 49)
     back = knots[entry] + fraction * (knots[upper] - knots[entry])
     np.testing.assert_allclose(back, np.clip(x[:, 0], knots[0], knots[-1]), atol=1e-4)
-    assert np.all(fraction[-50:] == 0) and np.array_equal(entry[-50:], np.arange(50))
+    assert np.all(fraction[-50:] == 0)
+    assert np.array_equal(entry[-50:], np.arange(50))
 
 
 def test_scores_of_base_rows():
@@ -131,8 +132,6 @@ def test_scores_of_base_rows():
     base = random.normal(size=(200, 3)).astype(np.float32) * 10
     base[:, 1] = random.integers(-1, 5, size=200)
     base[random.random(base.shape) < 0.1] = np.nan
-    from test_lookup import category, number
-
     columns = [number(random, 3, n_levels=1), number(random, 2, n_levels=1), category(random, 5)]
     problem = Problem(depth=5, columns=columns, n_block_columns=2)
     trees = fitted(problem, sources())
