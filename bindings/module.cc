@@ -5,6 +5,7 @@ namespace softwood::bindings {
 void bind_tensors(nanobind::module_& module);
 void bind_encoding(nanobind::module_& module);
 void bind_ensemble(nanobind::module_& module);
+void bind_lookup(nanobind::module_& module);
 void bind_predictor(nanobind::module_& module);
 void bind_trainer(nanobind::module_& module);
 void bind_xla(nanobind::module_& module);
@@ -16,6 +17,7 @@ NB_MODULE(_core, module) {
   softwood::bindings::bind_encoding(module);
   softwood::bindings::bind_ensemble(module);
   softwood::bindings::bind_tensors(module);
+  softwood::bindings::bind_lookup(module);
   softwood::bindings::bind_predictor(module);
   softwood::bindings::bind_trainer(module);
   softwood::bindings::bind_xla(module);

@@ -20,6 +20,7 @@ import sklearn
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -71,6 +72,21 @@ def test_order_of_rows_is_irrelevant_and_weights_are_copies():
     copied = TreeEnsembleClassifier(**QUICK).fit(np.repeat(X_CANCER, weight, axis=0), np.repeat(Y_CANCER, weight))
     for other in (shuffled, copied):
         np.testing.assert_array_equal(plain.predict_proba(X_CANCER), other.predict_proba(X_CANCER))
+
+
+def test_equal_rows_count_as_often_as_they_occur():
+    x = np.random.default_rng(0).integers(1, 6, 3000).astype(float)[:, None]
+    regressor = TreeEnsembleRegressor(n_members=1, random_state=0).fit(x, 10 * x[:, 0])
+    np.testing.assert_allclose(regressor.predict(np.arange(1.0, 6)[:, None]), 10 * np.arange(1.0, 6), atol=0.5)
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, (4, 2, 2), (2201, 3)).astype(float)
+    odds = -1 + 0.8 * (codes[:, 0] == 0) - 0.9 * (codes[:, 0] == 3) + 1.5 * codes[:, 1] - 0.7 * codes[:, 2]
+    y = rng.random(2201) < 1 / (1 + np.exp(-odds))
+    classifier = TreeEnsembleClassifier(n_members=1, random_state=0).fit(codes[:1500], y[:1500])
+    gap = log_loss(y[1500:], classifier.predict_proba(codes[1500:])) - log_loss(
+        y[1500:], 1 / (1 + np.exp(-odds[1500:]))
+    )
+    assert gap < 0.01
 
 
 def test_containers_give_the_same_model():
@@ -433,3 +449,25 @@ def test_tiny_tables():
             warnings.simplefilter("error")
             assert TreeEnsembleClassifier(**QUICK).fit(X, y).predict(X).shape == (n,)
             assert np.isfinite(TreeEnsembleRegressor(**QUICK).fit(X, y).predict(X)).all()
+
+
+@pytest.mark.parametrize("epochs", [1, 60])  # the weak penalty wins at first, the strong one in the end
+def test_the_first_member_chooses_between_two_penalties(monkeypatch, epochs):
+    seen = []
+
+    def fit_and_note(config, members, **options):
+        trained = fit_members(config, members, **options)
+        seen.append((config.l1, [member.l1 for member in members], [member.best_loss for member in trained]))
+        return trained
+
+    monkeypatch.setattr("softwood.recipe.fit_members", fit_and_note)
+    X = np.random.default_rng(0).normal(size=(2400, 4))
+    quick = {**QUICK, "n_members": 3, "max_epochs": epochs, "patience": None}
+    model = TreeEnsembleRegressor(**quick).fit(X, np.sin(3 * X[:, 0]) * X[:, 1])
+    (strong, penalties, losses), (chosen, others, _) = seen
+    assert (strong, penalties, others) == (0.15, [None, 0.03], [None, None])
+    assert chosen == (0.15 if losses[0] <= losses[1] else 0.03)
+    assert len(model.model_.members) == 3
+    seen.clear()
+    TreeEnsembleRegressor(**quick, l1=0.1).fit(X, X[:, 0])
+    assert [(l1, own) for l1, own, _ in seen] == [(0.1, [None] * 3)]

@@ -31,15 +31,18 @@ def test_piecewise_encoding_by_hand():
     knots = found.start[1:]
     assert np.all(np.diff(knots) > 0)
     ramp = np.clip((x[:, 0] - knots[3]) / (knots[4] - knots[3]), 0, 1)
-    np.testing.assert_allclose(encoded[:, 4], (ramp - ramp.mean()) / ramp.std(), rtol=1e-4, atol=1e-5)
+    expected = (ramp - ramp.mean()) / ramp.std() / np.sqrt(8)
+    np.testing.assert_allclose(encoded[:, 4], expected, rtol=1e-4, atol=1e-5)
     assert np.abs(encoded).max() < 10.5  # one row of 101 at the end of the last ramp
 
 
 def test_integers_of_few_levels_become_flags():
     X = np.array([0, 1, 2, 2, 5] * 4, dtype=float)[:, None]
     preprocessor, _ = fitted(X)
-    for name in ("standard", "piecewise"):
-        assert kinds_of(preprocessor.encodings[name]) == ["level"] * 4
+    assert kinds_of(preprocessor.encodings["standard"]) == ["ramp"] + ["level"] * 4
+    assert kinds_of(preprocessor.encodings["piecewise"]) == ["ramp"] * 4 + ["level"] * 4  # a knot at each value
+    beyond, within = encode(preprocessor, [[9.0], [3.5]]), encode(preprocessor, [[5.0], [2.0]])
+    assert beyond[0, 0] == within[0, 0] > beyond[1, 0] > within[1, 0]  # held at the ends, rising between
     assert kinds_of(fitted(X[:, :] + 0.5)[0].encodings["standard"]) == ["linear"]  # not integers
     assert kinds_of(fitted(np.arange(11.0)[:, None])[0].encodings["standard"]) == ["linear"]  # too many
     assert kinds_of(fitted(np.array([[0.0], [1.0]]))[0].encodings["piecewise"]) == ["linear"]  # too few
@@ -47,10 +50,10 @@ def test_integers_of_few_levels_become_flags():
 
 def test_bins_keep_within_their_budget():
     rng = np.random.default_rng(0)
-    for n_columns, n_bins in ((3, 8), (32, 8), (64, 4), (200, 2)):
+    for n_columns, n_bins in ((3, 8), (32, 8), (128, 4), (300, 2)):
         found = fit_encodings(rng.normal(size=(300, n_columns)).astype(np.float32), ["number"] * n_columns)["piecewise"]
         n_ramps = int((found.kind == FeatureKind.RAMP).sum())
-        assert n_ramps == min(n_columns * n_bins, 256)
+        assert n_ramps == min(n_columns * n_bins, 512)
 
 
 def test_missing_numbers():

@@ -75,7 +75,7 @@ def test_a_declaration_allows_its_default_and_what_is_searched(declaration):
     if declaration.auto is not None:
         assert declaration.domain.accepts("auto")
         for facts in (TableFacts("binary", 10, 2, 2), TableFacts("regression", 10**6, 500, 0)):
-            value = declaration.auto(facts)
+            value = declaration.auto(facts, resolve_auto(TreeEnsembleClassifier().get_params(), facts))
             assert value != "auto"
             assert declaration.domain.accepts(value)
 
@@ -95,10 +95,23 @@ def test_the_trainer_allows_what_is_declared():
             assert domain_of(hints[field.name]).accepts(resolved[field.name]), field.name
 
 
-def test_auto_depends_on_the_task():
-    params = {"l1": "auto", "weight_decay": 0.5, "optimizer": "auto", "depth": 3}
-    assert resolve_auto(params, TableFacts("multiclass", 100, 3, 4)) == params | {"l1": 0.1}
-    assert resolve_auto(params, TableFacts("regression", 100, 3, 0)) == params | {"l1": 0.03}
+def test_auto_depends_on_task_and_size():
+    params = {"l1": "auto", "weight_decay": 0.5, "optimizer": "auto", "depth": 3, "n_members": 1, "batch_size": "auto"}
+    assert resolve_auto(params, TableFacts("multiclass", 100, 3, 4)) == params | {"l1": 0.1, "batch_size": 32}
+    assert resolve_auto(params, TableFacts("regression", 100, 3)) == params | {"l1": 0.1, "batch_size": 32}
+    assert resolve_auto(params, TableFacts("regression", 20_000, 3)) == params | {"l1": 0.05, "batch_size": 256}
+    assert resolve_auto(params, TableFacts("binary", 10**6, 3, 2)) == params | {"l1": 0.15, "batch_size": 1024}
+
+
+def test_a_rule_sees_what_was_given_or_chosen_before():
+    params = {"batch_size": 8, "max_epochs": "auto", "patience": "auto"}
+    facts = TableFacts("binary", 80, 3, 2)
+    assert resolve_auto(params, facts) == {"batch_size": 8, "max_epochs": 300, "patience": 30}
+    assert resolve_auto(params | {"batch_size": "auto"}, facts) == {
+        "batch_size": 32,
+        "max_epochs": 1000,
+        "patience": 100,
+    }
 
 
 def test_the_table_of_the_docs_is_as_declared():

@@ -11,7 +11,8 @@ import pytest
 
 from softwood import ops
 from softwood.model.parts import Trees
-from softwood.training import Member, Samples, fit_members
+from softwood.tabular.features import fit_encodings
+from softwood.training import Member, Samples, TrainingConfig, fit_members
 from softwood.training.losses import Loss
 from training_cases import CLASSES, labels, parameters, small, start_of, table
 
@@ -401,3 +402,17 @@ def test_no_metric_without_classes_or_means():
     member = Member(Samples(x, np.abs(x[:, 0])), Samples(x, np.abs(x[:, 0])))
     (trained,) = fit_members(small(Loss("poisson"), max_epochs=2, learning_rate=0.001), [member])
     assert np.isnan([record.validation_metric for record in trained.history]).all()
+
+
+def test_splits_use_all_or_none_of_the_features_of_a_column():
+    base = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+    encoding = fit_encodings(base, ["number"] * 8, names=("piecewise",))["piecewise"]
+    samples = Samples(base, base[:, 0], encoding=encoding)
+    config = TrainingConfig(Loss("squared_error"), n_trees=5, depth=3, max_epochs=1, max_features=0.25)
+    (trained,) = fit_members(config, [Member(samples)])
+    mask = trained.trees.feature_mask
+    for column in range(8):
+        of_column = mask[:, :, encoding.source == column]
+        np.testing.assert_array_equal(of_column.all(axis=2), of_column.any(axis=2))
+    assert (mask.sum(axis=2) == mask.sum(axis=2)[0, 0]).all()
+    assert mask.mean() == 0.25

@@ -45,9 +45,8 @@ Gradients<T> Optimizer<T>::gradients() {
 }
 
 template <typename T>
-AdamStep<T> Optimizer<T>::adam_step(std::int64_t step, double learning_rate, double l1, double l2,
-                                    double weight_decay) const {
-  const AdamSettings& adam = settings_.adam;
+AdamStep<T> adam_coefficients(const AdamSettings& adam, std::int64_t step, double learning_rate, double l1, double l2,
+                              double weight_decay) {
   const double bias1 = 1 - std::pow(adam.beta1, double(step)), bias2 = 1 - std::pow(adam.beta2, double(step));
   return {T(learning_rate / bias1), T(1 - adam.beta1),    T(adam.beta2), T(1 - adam.beta2),
           T(1 / std::sqrt(bias2)),  T(adam.epsilon),      T(l2),         T(1 - learning_rate * weight_decay),
@@ -86,9 +85,10 @@ TreeUpdate<T> Optimizer<T>::tree_update(std::int64_t tree, std::int64_t step, co
 template <typename T>
 void Optimizer<T>::update(std::int64_t step, double learning_rate, const T* scale_gradient, int n_threads) {
   const AdamSettings& settings = settings_.adam;
-  const AdamSteps adam{adam_step(step, learning_rate, settings.l1, settings.l2, 0),
-                       adam_step(step, learning_rate, 0, 0, settings.weight_decay),
-                       adam_step(step, learning_rate, 0, 0, 0)};
+  const AdamSteps adam{
+      adam_coefficients<T>(settings, step, learning_rate, settings.l1, settings.l2, settings.split_weight_decay),
+      adam_coefficients<T>(settings, step, learning_rate, 0, 0, settings.weight_decay),
+      adam_coefficients<T>(settings, step, learning_rate, 0, 0, 0)};
   std::fill(affine_sums_.begin(), affine_sums_.end(), T(0));
   const bool worth_threads = std::int64_t(split_weight_gradient_.size()) >= kElementsWorthThreads;
   parallel_for(settings_.n_trees, worth_threads ? n_threads : 1,
@@ -138,6 +138,8 @@ void Optimizer<T>::read_averages(std::int64_t step) const {
   read(parameters_.shift, 1, p, nullptr);
 }
 
+template AdamStep<float> adam_coefficients(const AdamSettings&, std::int64_t, double, double, double, double);
+template AdamStep<double> adam_coefficients(const AdamSettings&, std::int64_t, double, double, double, double);
 template class Optimizer<float>;
 template class Optimizer<double>;
 

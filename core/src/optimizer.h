@@ -9,6 +9,11 @@
 
 namespace softwood {
 
+// Adam's coefficients for step number `step`, counted from 1.
+template <typename T>
+AdamStep<T> adam_coefficients(const AdamSettings& adam, std::int64_t step, double learning_rate, double l1, double l2,
+                              double weight_decay);
+
 template <typename T>
 class Optimizer {
  public:
@@ -30,7 +35,6 @@ class Optimizer {
     AdamStep<T> split_weight, leaf_weight, plain;  // plain: without penalties
   };
   TreeUpdate<T> tree_update(std::int64_t tree, std::int64_t step, const AdamSteps& adam);
-  AdamStep<T> adam_step(std::int64_t step, double learning_rate, double l1, double l2, double weight_decay) const;
   void update_affine(const AdamStep<T>& adam, const T* scale_gradient);
 
   const MemberSettings<T>& settings_;

@@ -1,5 +1,4 @@
-// One step: gather the batch, normalise it, trees, loss, backward pass, optimiser. During an epoch only the tape
-// allocates memory, from its pool.
+// The epoch loop: shuffle, batches, loss, step, validation. What a step does to the trees is left to TreesInTraining.
 #include "softwood/trainer.h"
 
 #include <algorithm>
@@ -8,9 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "batch_norm.h"
 #include "metric.h"
-#include "optimizer.h"
 #include "softwood/thread_pool.h"
 
 namespace softwood {
@@ -20,90 +17,61 @@ constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kEvaluationRows = 1024;  // at a time
 constexpr std::int64_t kReachabilityRows = 32;  // enough to follow the mean over epochs
 
-// Contiguous copies of rows of a table, with their targets and weights.
+// Contiguous copies of the targets and weights of some rows.
 template <typename T>
 struct Batch {
-  std::vector<T> x, normalised, targets, weight, scores;
+  std::vector<std::int64_t> rows;
+  std::vector<T> targets, weight, scores;
 
-  void resize(std::int64_t n, std::int64_t n_features, const Loss<T>& loss, bool weighted) {
-    x.resize(n * n_features);
-    normalised.resize(n * n_features);
-    targets.resize(n * loss.n_targets);
-    weight.resize(weighted ? n : 0);
-    scores.resize(n * loss.n_outputs);
-  }
+  Batch(std::int64_t n_most, const Loss<T>& loss, bool weighted)
+      : rows(n_most),
+        targets(n_most * loss.n_targets),
+        weight(weighted ? n_most : 0),
+        scores(n_most * loss.n_outputs) {}
 
-  // Rows number(begin), ..., number(end - 1) of the table of the samples.
+  // Rows number(begin), ..., number(end - 1) of the table.
   template <typename Number>
-  void gather(const Samples<T>& samples, std::int64_t n_features, std::int64_t n_targets, std::int64_t begin,
-              std::int64_t end, const Number& number) {
+  std::span<const std::int64_t> gather(const Labels<T>& labels, std::int64_t n_targets, std::int64_t begin,
+                                       std::int64_t end, const Number& number) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = number(i), to = i - begin;
-      samples.read(row, n_features, x.data() + to * n_features);
-      for (std::int64_t t = 0; t < n_targets; ++t) targets[to * n_targets + t] = samples.targets[row * n_targets + t];
-      if (samples.weight != nullptr) weight[to] = samples.weight[row];
+      rows[to] = row;
+      for (std::int64_t t = 0; t < n_targets; ++t) targets[to * n_targets + t] = labels.targets[row * n_targets + t];
+      if (labels.weight != nullptr) weight[to] = labels.weight[row];
     }
+    return {rows.data(), static_cast<std::size_t>(end - begin)};
   }
 
-  const T* weights(const Samples<T>& samples) const { return samples.weight != nullptr ? weight.data() : nullptr; }
+  const T* weights(const Labels<T>& labels) const { return labels.weight != nullptr ? weight.data() : nullptr; }
 };
-
-template <typename T>
-void add_offset(const T* offset, std::int64_t n, std::int64_t k, T* scores) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t j = 0; j < k; ++j) scores[i * k + j] += offset[j];
-  }
-}
 
 }  // namespace
 
 template <typename T>
 struct Trainer<T>::State {
-  MemberSettings<T> settings;
-  Parameters<T> parameters;
-  Samples<T> train, validation;
-  BatchNorm<T> batch_norm;
-  Optimizer<T> optimizer;
+  LoopSettings<T> settings;
+  Labels<T> train, validation;
+  std::unique_ptr<TreesInTraining<T>> trees;
   std::vector<std::int64_t> order;
   Batch<T> batch, held_out;
-  std::vector<T> gradient;        // of the loss, with respect to the scores
-  std::vector<T> input_gradient;  // of the inputs of the trees; seldom needed
-  Tape<T> tape;
+  std::vector<T> gradient;  // of the loss with respect to the scores
 
-  State(MemberSettings<T> settings_, const Parameters<T>& parameters_, const Samples<T>& train_,
-        const Samples<T>& validation_)
+  State(LoopSettings<T> settings_, const Labels<T>& train_, const Labels<T>& validation_,
+        std::unique_ptr<TreesInTraining<T>> trees_)
       : settings(std::move(settings_)),
-        parameters(parameters_),
         train(train_),
         validation(validation_),
-        batch_norm(settings.normalisation, settings.n_features, settings.normalisation_epsilon, parameters),
-        optimizer(settings, parameters),
-        order(train.n_rows) {
-    const std::int64_t most = std::min(settings.batch_size, train.n_rows);
-    batch.resize(most, settings.n_features, settings.loss, train.weight != nullptr);
-    gradient.resize(most * settings.loss.n_outputs);
-    held_out.resize(std::max(kReachabilityRows, std::min(kEvaluationRows, validation.n_rows)), settings.n_features,
-                    settings.loss, validation.weight != nullptr || train.weight != nullptr);
-  }
+        trees(std::move(trees_)),
+        order(train.n_rows),
+        batch(std::min(settings.batch_size, train.n_rows), settings.loss, train.weight != nullptr),
+        held_out(std::min(kEvaluationRows, validation.n_rows), settings.loss, validation.weight != nullptr),
+        gradient(batch.scores.size()) {}
 
   std::int64_t n_batches() const { return (train.n_rows + settings.batch_size - 1) / settings.batch_size; }
 
-  Ensemble<T> ensemble(double gamma, bool evaluating) const {
-    const auto values = [evaluating](const Parameter<T>& of) { return evaluating ? of.evaluated : of.value; };
-    return {values(parameters.split_weight),
-            values(parameters.split_bias),
-            values(parameters.leaf_weight),
-            settings.n_trees,
-            settings.n_features,
-            settings.loss.n_outputs,
-            settings.depth,
-            settings.activation,
-            T(gamma)};
-  }
-
   double step(std::int64_t begin, std::int64_t end, double gamma, double learning_rate, std::int64_t adam_step,
               int n_threads);
-  void validate(double gamma, int n_threads, EpochOutcome& outcome);
+  void validate(double gamma, int n_threads, T* all_scores, EpochOutcome& outcome);
   double mean_reachable_leaves(double gamma, int n_threads);
 };
 
@@ -111,13 +79,11 @@ struct Trainer<T>::State {
 template <typename T>
 double Trainer<T>::State::step(std::int64_t begin, std::int64_t end, double gamma, double learning_rate,
                                std::int64_t adam_step, int n_threads) {
-  const std::int64_t n = end - begin, p = settings.n_features;
+  const std::int64_t n = end - begin;
   const Loss<T>& loss = settings.loss;
-  batch.gather(train, p, loss.n_targets, begin, end, [&](std::int64_t i) { return train.row(order[i]); });
-  const Rows<T> inputs{batch_norm.training(batch.x.data(), n, batch.normalised.data()), n, p};
-  const Ensemble<T> trees = ensemble(gamma, false);
-  forward(trees, inputs, true, batch.scores.data(), &tape, n_threads);
-  add_offset(parameters.offset, n, loss.n_outputs, batch.scores.data());
+  const auto rows =
+      batch.gather(train, loss.n_targets, begin, end, [&](std::int64_t i) { return train.row(order[i]); });
+  trees->forward(rows, gamma, batch.scores.data(), n_threads);
 
   const T share = 1 / T(n);
   const double total =
@@ -126,33 +92,24 @@ double Trainer<T>::State::step(std::int64_t begin, std::int64_t end, double gamm
       std::all_of(gradient.begin(), gradient.begin() + n * loss.n_outputs, [](T g) { return std::isfinite(g); });
   if (!finite || std::isinf(total)) return std::numeric_limits<double>::infinity();
 
-  Gradients<T> gradients = optimizer.gradients();
-  const T* scale_gradient = nullptr;
-  if (batch_norm.needs_input_gradient()) {
-    input_gradient.resize(batch.x.size());
-    gradients.x = input_gradient.data();
-  }
-  backward(trees, inputs, true, gradient.data(), &tape, gradients, n_threads);
-  if (gradients.x != nullptr) scale_gradient = batch_norm.scale_gradient(batch.x.data(), n, gradients.x);
-  optimizer.update(adam_step, learning_rate, scale_gradient, n_threads);
+  trees->backward(gradient.data(), learning_rate, adam_step, n_threads);
   return loss.kind == LossKind::custom ? total : total / double(n);
 }
 
 template <typename T>
-void Trainer<T>::State::validate(double gamma, int n_threads, EpochOutcome& outcome) {
+void Trainer<T>::State::validate(double gamma, int n_threads, T* all_scores, EpochOutcome& outcome) {
   const Loss<T>& loss = settings.loss;
   Metric<T> metric(loss);
   double total = 0, total_weight = 0;
   for (std::int64_t begin = 0; begin < validation.n_rows; begin += kEvaluationRows) {
-    const std::int64_t end = std::min(validation.n_rows, begin + kEvaluationRows), n = end - begin,
-                       p = settings.n_features;
-    held_out.gather(validation, p, loss.n_targets, begin, end, [&](std::int64_t i) { return validation.row(i); });
-    const Rows<T> inputs{batch_norm.evaluation(held_out.x.data(), n, held_out.normalised.data()), n, p};
-    forward<T>(ensemble(gamma, true), inputs, true, held_out.scores.data(), nullptr, n_threads);
-    add_offset(parameters.offset, n, loss.n_outputs, held_out.scores.data());
+    const std::int64_t end = std::min(validation.n_rows, begin + kEvaluationRows), n = end - begin;
+    const auto rows =
+        held_out.gather(validation, loss.n_targets, begin, end, [&](std::int64_t i) { return validation.row(i); });
+    T* const scores = all_scores != nullptr ? all_scores + begin * loss.n_outputs : held_out.scores.data();
+    trees->evaluate(Part::validation, rows, gamma, scores, n_threads);
     const T* const weight = held_out.weights(validation);
-    const double part = loss.evaluate(held_out.scores.data(), held_out.targets.data(), weight, n, T(1), nullptr);
-    metric.add(held_out.scores.data(), held_out.targets.data(), weight, n);
+    const double part = loss.evaluate(scores, held_out.targets.data(), weight, n, T(1), nullptr);
+    metric.add(scores, held_out.targets.data(), weight, n);
     // A custom loss is a mean over its rows; the others are weighted sums.
     const bool mean_given = loss.kind == LossKind::custom;
     total += mean_given ? part * double(n) : part;
@@ -164,21 +121,15 @@ void Trainer<T>::State::validate(double gamma, int n_threads, EpochOutcome& outc
 
 template <typename T>
 double Trainer<T>::State::mean_reachable_leaves(double gamma, int n_threads) {
-  const std::int64_t n = std::min(kReachabilityRows, train.n_rows), p = settings.n_features;
-  held_out.gather(train, p, settings.loss.n_targets, 0, n, [&](std::int64_t i) { return train.row(order[i]); });
-  const Rows<T> inputs{batch_norm.evaluation(held_out.x.data(), n, held_out.normalised.data()), n, p};
-  std::vector<std::int32_t> leaves(n * settings.n_trees), internal_nodes(leaves.size()),
-      fractional_nodes(leaves.size());
-  reachability(ensemble(gamma, true), inputs, leaves.data(), internal_nodes.data(), fractional_nodes.data(), n_threads);
-  std::int64_t total = 0;
-  for (const std::int32_t count : leaves) total += count;
-  return double(total) / double(leaves.size());
+  std::vector<std::int64_t> rows(std::min(kReachabilityRows, train.n_rows));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = train.row(order[i]);
+  return trees->mean_reachable_leaves(rows, gamma, n_threads);
 }
 
 template <typename T>
-Trainer<T>::Trainer(MemberSettings<T> settings, const Parameters<T>& parameters, const Samples<T>& train,
-                    const Samples<T>& validation)
-    : state_(std::make_unique<State>(std::move(settings), parameters, train, validation)) {}
+Trainer<T>::Trainer(LoopSettings<T> settings, const Labels<T>& train, const Labels<T>& validation,
+                    std::unique_ptr<TreesInTraining<T>> trees)
+    : state_(std::make_unique<State>(std::move(settings), train, validation, std::move(trees))) {}
 
 template <typename T>
 Trainer<T>::~Trainer() = default;
@@ -218,9 +169,9 @@ EpochOutcome Trainer<T>::run_epoch(std::int64_t epoch, Control& control, int n_t
   const std::int64_t rows_done = outcome.steps_done * n / n_batches;
   outcome.train_loss = rows_done > 0 ? total / double(rows_done) : kUnknown;
   outcome.validation_loss = outcome.validation_metric = outcome.mean_reachable_leaves = kUnknown;
-  if (outcome.steps_done > 0) state.optimizer.read_averages(adam_step);
+  if (outcome.steps_done > 0) state.trees->end_epoch(adam_step, n_threads);
   if (outcome.status == EpochOutcome::Status::completed) {
-    state.validate(outcome.gamma, n_threads, outcome);
+    state.validate(outcome.gamma, n_threads, validation_scores, outcome);
     outcome.mean_reachable_leaves = state.mean_reachable_leaves(outcome.gamma, n_threads);
   }
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

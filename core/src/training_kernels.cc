@@ -9,38 +9,14 @@
 #include <cmath>
 #include <cstring>
 
+#include "adam.h"
 #include "marked_runs.h"
-#include "simd.h"
 
 namespace softwood::SOFTWOOD_ISA {
 namespace {
 
 // Rows per pass, so that a row is still in the L1 cache at its second use.
 constexpr std::int64_t kRowsAtOnce = 16;
-
-template <typename T>
-SOFTWOOD_INLINE Vector<T> square_root(Vector<T> v) {
-#if defined(__AVX512F__)
-  // The masked forms with all lanes: the plain ones make some compilers warn of an uninitialised value.
-  if constexpr (sizeof(T) == 4)
-    return (Vector<T>)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
-  else
-    return (Vector<T>)_mm512_maskz_sqrt_pd(0xff, (__m512d)v);
-#elif defined(__AVX2__)
-  if constexpr (sizeof(T) == 4)
-    return (Vector<T>)_mm256_sqrt_ps((__m256)v);
-  else
-    return (Vector<T>)_mm256_sqrt_pd((__m256d)v);
-#elif defined(__x86_64__)
-  if constexpr (sizeof(T) == 4)
-    return (Vector<T>)_mm_sqrt_ps((__m128)v);
-  else
-    return (Vector<T>)_mm_sqrt_pd((__m128d)v);
-#else
-  for (int i = 0; i < kLanes<T>; ++i) v[i] = std::sqrt(v[i]);
-  return v;
-#endif
-}
 
 // Calls body(i) for whole vectors at 0, kLanes, ... and body(i, tail) for the rest of n.
 template <typename T, typename Body>
@@ -53,18 +29,11 @@ SOFTWOOD_INLINE void for_each_vector(std::int64_t n, const Body& body) {
 template <typename T, typename... Part>
 SOFTWOOD_INLINE void update_vector(const AdamStep<T>& step, const Elements<T>& at, std::int64_t i,
                                    const Part&... part) {
-  Vector<T> value = load(at.value + i, part...);
-  const Vector<T> gradient = load(at.gradient + i, part...) + step.l2 * value;
+  const Vector<T> before = load(at.value + i, part...);
+  const Vector<T> gradient = load(at.gradient + i, part...);
   Vector<T> first = load(at.first_moment + i, part...);
   Vector<T> second = load(at.second_moment + i, part...);
-  first += (gradient - first) * step.one_minus_beta1;
-  second = second * step.beta2 + (gradient * gradient) * step.one_minus_beta2;
-  value = value * step.keep - step.step_size * first / (square_root<T>(second) * step.inverse_sqrt_bias + step.epsilon);
-  if (step.threshold > 0) {
-    const Vector<T> size = absolute<T>(value) - step.threshold;
-    const Vector<T> shrunk = value < Vector<T>{} ? -size : size;
-    value = size > Vector<T>{} ? shrunk : Vector<T>{};
-  }
+  const Vector<T> value = adam<T>(step, before, gradient, first, second);
   store(at.value + i, value, part...);
   store(at.gradient + i, Vector<T>{}, part...);
   store(at.first_moment + i, first, part...);

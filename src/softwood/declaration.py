@@ -260,7 +260,7 @@ class Declaration:
     aliases: tuple[str, ...]
     on_command_line: bool
     search: Any
-    auto: Callable[[Any], Any] | None
+    auto: Callable[[Any, Mapping[str, Any]], Any] | None
     name: str = ""
     domain: Domain = Domain(())
     notation: str = ""
@@ -280,7 +280,7 @@ def declare(
     aliases: tuple[str, ...] = (),
     on_command_line: bool = True,
     search: Any = None,
-    auto: Callable[[Any], Any] | None = None,
+    auto: Callable[[Any, Mapping[str, Any]], Any] | None = None,
 ) -> Any:
     """Declare a field of a class that `keyword_parameters` decorates; its annotation says what it may be.
 
@@ -301,7 +301,8 @@ def declare(
     search : optional
         Where `softwood tune` looks; None leaves the parameter alone.
     auto : callable, optional
-        What the value "auto" stands for, given what is known of the table when `fit` begins.
+        What the value "auto" stands for, given what is known of the table when `fit` begins, and the parameters that
+        are declared before this one.
     """
     return Declaration(default, help, details, aliases, on_command_line, search, auto, notation=notation)
 

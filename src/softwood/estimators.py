@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _ATTRIBUTES = """\
     model_ : Model
         The fitted model.
+    chosen_parameters_ : dict
+        What each parameter became that was "auto".
     feature_importances_ : ndarray [p]
         Importance of each column; they sum to 1.
     history_ : dict of str to list
@@ -95,6 +97,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         fitted = train(table, problem, params, run, validation=validation, previous=previous)
         self._pieces: FitResult | None = None
         self._keep(fitted.model)
+        self.chosen_parameters_ = fitted.chosen
         if any(member.stopped_by == "interrupt" for member in fitted.trained):
             raise KeyboardInterrupt("Training was interrupted; the estimator holds the best epoch so far.")
         return self

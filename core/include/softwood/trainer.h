@@ -1,5 +1,6 @@
 // The fused trainer: mini-batches of shuffled rows, batch normalisation, trees, loss, backward pass and Adam, one epoch
-// per call, for several ensembles ("members") at once.
+// per call, for several ensembles ("members") at once. One loop serves every kind of trees (`TreesInTraining`); those
+// of this header have linear splits, those of softwood/lookup.h sums of lookups.
 //
 // The caller owns every array of a member: tables, parameters, moments of the optimiser. Between two epochs the state
 // of a member is its arrays and two counters, which is all that a checkpoint contains. Results are bit-identical for
@@ -22,6 +23,23 @@
 
 namespace softwood {
 
+// Everything that the loop knows of a set of rows: all but the inputs of the trees.
+template <typename T>
+struct Labels {
+  const T* targets;          // [rows of the table, t]
+  const T* weight;           // [rows of the table], or null: 1 for each row
+  const std::int64_t* rows;  // indices of rows of the table, or null: the first n_rows
+  std::int64_t n_rows;
+  std::int64_t n_table_rows;
+
+  // Index of row i in the table. Checked, because the caller owns `rows` and may have changed it.
+  std::int64_t row(std::int64_t i) const {
+    const std::int64_t row = rows != nullptr ? rows[i] : i;
+    if (row < 0 || row >= n_table_rows) throw std::out_of_range("softwood: `rows` contains an index past the end of x");
+    return row;
+  }
+};
+
 // Some rows of a table. `rows` null means all of x; `weight` null means 1 for each row. With an encoding, x is a base
 // matrix, and the inputs of the trees are its encoded rows.
 template <typename T>
@@ -33,12 +51,8 @@ struct Samples {
   std::int64_t n_rows;  // length of `rows`, or that of x
   const Encoding* encoding = nullptr;
 
-  // Index of row i in the table. Checked, because the caller owns `rows` and may have changed it.
-  std::int64_t row(std::int64_t i) const {
-    const std::int64_t row = rows != nullptr ? rows[i] : i;
-    if (row < 0 || row >= x.n_rows) throw std::out_of_range("softwood: `rows` contains an index past the end of x");
-    return row;
-  }
+  Labels<T> labels() const { return {targets, weight, rows, n_rows, x.n_rows}; }
+  std::int64_t row(std::int64_t i) const { return labels().row(i); }
 
   // Writes the inputs of the trees for one row of the table.
   void read(std::int64_t row, std::int64_t n_features, T* inputs) const {
@@ -72,10 +86,11 @@ enum class Updates : int {
 struct AdamSettings {
   Updates updates;
   double beta1, beta2, epsilon;
-  double l1;             // on split weights, decoupled: a proximal step by learning rate * l1
-  double l2;             // on split weights, gradient l2 * w
-  double weight_decay;   // of leaf weights, decoupled
-  double average_decay;  // of the exponential average of all parameters; 0: none
+  double l1;                      // on split weights, decoupled: a proximal step by learning rate * l1
+  double l2;                      // on split weights, gradient l2 * w
+  double weight_decay;            // of leaf weights, decoupled
+  double average_decay;           // of the exponential average of all parameters; 0: none
+  double split_weight_decay = 0;  // of split weights, decoupled
 };
 
 // The statistics that normalise the inputs in training. Evaluation always uses those of the whole training set.
@@ -147,9 +162,44 @@ struct EpochOutcome {
   double validation_metric = 0;  // accuracy or R squared; NaN if neither applies
 };
 
+enum class Part : int { train, validation };
+
+// One kind of trees as the epoch loop sees it. `rows` are numbers of rows of the table of training or validation rows;
+// scores are [number of rows, k].
+template <typename T>
+class TreesInTraining {
+ public:
+  virtual ~TreesInTraining() = default;
+
+  // Reads a batch of training rows, writes its scores, and keeps what `backward` needs.
+  virtual void forward(std::span<const std::int64_t> rows, double gamma, T* scores, int n_threads) = 0;
+  // Backward pass and one step of the optimiser for the batch last given to `forward`. `gradient` is that of the loss
+  // with respect to the scores; `step` counts from 1.
+  virtual void backward(const T* gradient, double learning_rate, std::int64_t step, int n_threads) = 0;
+  // After the last step of an epoch, before any evaluation: writes the averages up to `step`, if there are any, to
+  // where evaluation reads them.
+  virtual void end_epoch(std::int64_t step, int n_threads) = 0;
+  // Scores with the parameters that evaluation uses.
+  virtual void evaluate(Part part, std::span<const std::int64_t> rows, double gamma, T* scores, int n_threads) = 0;
+  // Mean number of leaves per tree that training rows reach in evaluation.
+  virtual double mean_reachable_leaves(std::span<const std::int64_t> rows, double gamma, int n_threads) = 0;
+};
+
+// What the loop needs to know of a fit.
+template <typename T>
+struct LoopSettings {
+  std::int64_t batch_size;
+  std::uint64_t seed;
+  Schedule schedule;
+  Loss<T> loss;
+};
+
 template <typename T>
 class Trainer {
  public:
+  Trainer(LoopSettings<T> settings, const Labels<T>& train, const Labels<T>& validation,
+          std::unique_ptr<TreesInTraining<T>> trees);
+  // Trees with linear splits.
   Trainer(MemberSettings<T> settings, const Parameters<T>& parameters, const Samples<T>& train,
           const Samples<T>& validation);
   ~Trainer();
@@ -163,6 +213,9 @@ class Trainer {
   // Completed steps of this fit (for the schedule) and of all fits (for Adam).
   std::int64_t schedule_step = 0;
   std::int64_t adam_step = 0;
+
+  // If not null, each completed epoch writes the scores of the validation rows there: [n_validation, k].
+  T* validation_scores = nullptr;
 
  private:
   struct State;

@@ -18,7 +18,7 @@ from softwood.model.model import Model
 from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember, Trees
 from softwood.tabular.base_columns import CalendarUnit
 from softwood.tabular.columns import Preprocessor
-from softwood.tabular.features import ENCODING_NAMES, FeatureKind
+from softwood.tabular.features import ENCODING_NAMES, LOOKUP, FeatureKind
 from softwood.tabular.table import KINDS
 from softwood.training.losses import LOSS_NAMES, Loss
 
@@ -189,7 +189,7 @@ def _check_preprocessor(preprocessor: Preprocessor) -> None:
         _require(bool(np.isfinite([column.offset, column.unit]).all()) and column.unit > 0, "a unit is not positive.")
     n_base = len(preprocessor.base_columns())
     for name, encoding in preprocessor.encodings.items():
-        _require(name in ENCODING_NAMES, f"unknown encoding {name!r}.")
+        _require(name in (*ENCODING_NAMES, LOOKUP), f"unknown encoding {name!r}.")
         arrays = encoding.arrays()
         _require(
             all(a.shape == (encoding.n_features,) for a in arrays.values()), "an encoding's arrays differ in length."

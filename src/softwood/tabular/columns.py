@@ -22,13 +22,16 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
-from softwood.tabular.features import ENCODING_NAMES, Encoding, fit_encodings
+from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
+from softwood.tabular.lookups import Lookups, fit_lookups
 from softwood.tabular.table import Table, require_finite
 
 # Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
 MAX_ONE_HOT_LEVELS = 10
 _N_FOLDS = 5
 _BLOCK_ROWS = 65_536
+# Whole weights are numbers of copies up to this sum; larger ones are mere weights.
+_MAX_COUNTED_ROWS = 200_000
 
 
 @dataclass(frozen=True)
@@ -141,11 +144,26 @@ class Preprocessor:
         base: NDArray[np.float32],
         *,
         names: tuple[str, ...] = ENCODING_NAMES,
+        n_bins: int = N_BINS,
         rows: NDArray[np.integer] | None = None,
         weight: NDArray[np.float64] | None = None,
-    ) -> None:
-        """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`."""
-        self.encodings = fit_encodings(base, self.roles(), names=names, rows=rows, weight=weight)
+    ) -> Lookups | None:
+        """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
+
+        The name `LOOKUP` stands alone. Its lookups are returned, and their linear form is kept; a table without any
+        column that has two values gets none.
+        """
+        if names == (LOOKUP,):
+            assert rows is not None
+            assert weight is not None
+            lookups = fit_lookups(base, self.roles(), n_bins=n_bins, rows=rows, weight=weight)
+            if lookups is not None:
+                self.encodings = {LOOKUP: lookups.encoding}
+                return lookups
+            self.encodings = {LOOKUP: fit_encodings(base, self.roles(), names=ENCODING_NAMES[:1])[ENCODING_NAMES[0]]}
+            return None
+        self.encodings = fit_encodings(base, self.roles(), names=names, n_bins=n_bins, rows=rows, weight=weight)
+        return None
 
     def roles(self) -> list[str]:
         """Role of each base column, as `softwood.tabular.features.fit_encodings` wants it."""
@@ -257,19 +275,20 @@ def _fit_target_means(codes: NDArray[np.int64], y: np.ndarray, sizes: list[int])
 
 def merge_rows(
     base: NDArray[np.float32], y: np.ndarray, weight: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Row numbers in an order that depends on their contents only, each distinct row once, and their summed weights.
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Row numbers in an order that depends on their contents only, each distinct row once; summed weights; counts.
 
-    A row is its base columns and its target. Training on the result makes a weight of 2 the same as the row twice, a
-    weight of 0 the same as its absence, and the order of a table's rows irrelevant; and no copy of a held-out row is
-    left among the training rows.
+    A row is its base columns and its target. Its count says for how many rows it stands: the sum of its weights if all
+    weights are whole numbers, else the number of equal rows. Training on each row as often as its count says, with
+    the weight divided by the count, makes a weight of 2 the same as the row twice, a weight of 0 the same as its
+    absence, and the order of a table's rows irrelevant.
 
     Examples
     --------
     >>> base = np.array([[1.0], [2.0], [1.0]], dtype=np.float32)
-    >>> rows, weight = merge_rows(base, np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.0, 2.0]))
-    >>> sorted(zip(rows.tolist(), weight.tolist()))
-    [(0, 3.0), (1, 1.0)]
+    >>> rows, weight, count = merge_rows(base, np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.0, 2.0]))
+    >>> sorted(zip(rows.tolist(), weight.tolist(), count.tolist()))
+    [(0, 3.0, 3), (1, 1.0, 1)]
     """
     kept = np.flatnonzero(weight > 0)
     targets = y.reshape(len(y), -1)
@@ -287,7 +306,13 @@ def merge_rows(
         same = (base[a] == base[b]) | (np.isnan(base[a]) & np.isnan(base[b]))
         is_copy[some] = same.all(axis=1) & (targets[a] == targets[b]).all(axis=1)
     first = np.flatnonzero(~is_copy)
-    return rows[first], np.add.reduceat(weight[rows], first) if len(first) else weight[:0]
+    if not len(first):
+        return rows, weight[:0], rows
+    total = np.add.reduceat(weight[rows], first)
+    count = np.diff(np.append(first, len(rows)))
+    if total.sum() <= max(_MAX_COUNTED_ROWS, len(rows)) and np.all(weight == np.rint(weight)):
+        count = total.astype(np.int64)
+    return rows[first], total, count
 
 
 def _mix(key: NDArray[np.uint64], values: np.ndarray) -> NDArray[np.uint64]:

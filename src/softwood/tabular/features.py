@@ -33,15 +33,19 @@ from softwood import _core
 from softwood.ops import get_num_threads
 
 EncodingName = Literal["standard", "piecewise"]
+# Made by `softwood.tabular.lookups` for models that were trained with lookups.
+LOOKUP = "lookup"
 ENCODING_NAMES: tuple[str, ...] = get_args(EncodingName)
 
 # z and features are held within plus or minus this; a test compares it with the core's kLargest.
 LARGEST_FEATURE = 1e6
 
-# Integer columns with this many distinct values are read as categories.
+# Integer columns with this many distinct values get a flag for each value, beside the number itself.
 MIN_INTEGER_LEVELS, MAX_INTEGER_LEVELS = 3, 10
 N_BINS = 8
-MAX_RAMPS = 256
+MAX_BINS = 128
+# Ramps of all columns together; wide tables get fewer bins per column.
+MAX_RAMPS = 512
 # The most that a flag is scaled by: one that is set in a row of ten thousand would be 100 standard deviations high.
 MAX_FLAG_SCALE = 10.0
 # Means, spreads and quantiles of longer tables are taken from this many rows.
@@ -158,6 +162,7 @@ def fit_encodings(
     roles: Sequence[str],
     *,
     names: Sequence[str] = ENCODING_NAMES,
+    n_bins: int = N_BINS,
     rows: NDArray[np.integer] | None = None,
     weight: NDArray[np.float64] | None = None,
 ) -> dict[str, Encoding]:
@@ -171,6 +176,8 @@ def fit_encodings(
         "number", "code" (a category number, -1 for none of the known) or "none" (not encoded) for each base column.
     names : sequence of {"standard", "piecewise"}
         Which encodings to fit.
+    n_bins : int
+        Bins per column of the piecewise encoding.
     rows : ndarray of int, optional
         Rows to fit to, in this order; all if None.
     weight : ndarray [len(rows)], optional
@@ -180,20 +187,21 @@ def fit_encodings(
     order = np.arange(len(base)) if rows is None else rows
     weight = np.ones(len(order)) if weight is None else weight
     n_wide = sum(roles[j] == "number" and _is_wide(base[order[:_SAMPLE_ROWS], j]) for j in sources)
-    n_bins = max(2, min(N_BINS, MAX_RAMPS // max(1, n_wide)))
+    n_bins = max(2, min(n_bins, MAX_RAMPS // max(1, n_wide)))
     features: dict[str, list[tuple[int, int, float, float, float, float]]] = {name: [] for name in names}
     n_ramps = 0
     for j in sources:
-        summary = _summarise(base[:, j], order, weight, roles[j])
+        summary = summarise(base[:, j], order, weight, roles[j])
         for name in names:
             room = name == "piecewise" and n_ramps + n_bins <= MAX_RAMPS
             parts = summary.features(piecewise=name == "piecewise", n_bins=n_bins if room else 0)
             n_ramps += sum(part[0] == FeatureKind.RAMP for part in parts)
             features[name] += [(j, *part) for part in parts]
-    return {name: _pack(found) for name, found in features.items()}
+    return {name: pack_features(found) for name, found in features.items()}
 
 
-def _pack(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
+def pack_features(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
+    """An encoding of (source, kind, start, rate, mean, scale) per feature; those that float32 cannot hold are dropped."""
     # Spreads that float32 cannot hold the reciprocal of say nothing.
     largest = float(np.finfo(np.float32).max)
     features = [f for f in features if all(abs(value) < largest for value in f[2:]) and f[3] > 0 and f[5] > 0]
@@ -208,7 +216,7 @@ def _pack(features: list[tuple[int, int, float, float, float, float]]) -> Encodi
 
 
 @dataclass(frozen=True, eq=False)
-class _Summary:
+class Summary:
     """What the features of one base column are computed from: the values that are there, sorted, and their weights."""
 
     values: NDArray[np.float64]
@@ -216,6 +224,7 @@ class _Summary:
     missing_share: float
     levels: NDArray[np.float64] | None
     edges: NDArray[np.float64]
+    is_ordered: bool
 
     def features(self, *, piecewise: bool, n_bins: int) -> list[tuple[int, float, float, float, float]]:
         """(kind, start, rate, mean, scale) of each feature."""
@@ -228,22 +237,38 @@ class _Summary:
             return found
         if self.levels is not None:
             ones = np.ones(len(self.levels))
-            return found + self._standardised(FeatureKind.LEVEL, self.levels, ones, MAX_FLAG_SCALE)
-        if not piecewise or len(self.edges) == 2:
+            found += self._standardised(FeatureKind.LEVEL, self.levels, ones, MAX_FLAG_SCALE)
+        if not self.is_ordered:
+            return found
+        if len(self.edges) == 2:
             return found + self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
-        found += self._standardised(FeatureKind.SOFT_CLIP, *self._robust_scale())
-        return found + self._ramps(n_bins) if n_bins else found
+        if self.levels is not None:  # constant beyond the known values
+            found += self._ramps(self.edges[[0, -1]])
+        elif piecewise:
+            found += self._standardised(FeatureKind.SOFT_CLIP, *self._robust_scale())
+        else:
+            found += self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
+        return found + self._ramps(self.knots(n_bins)) if piecewise and n_bins else found
 
     def _standardised(
-        self, kind: FeatureKind, start: np.ndarray, rate: np.ndarray, most: float = np.inf
+        self, kind: FeatureKind, start: np.ndarray, rate: np.ndarray, most: float = np.inf, factor: float = 1.0
     ) -> list[tuple[int, float, float, float, float]]:
-        """Features of one kind with parameters `start` and `rate` [f], scaled to mean 0 and variance 1."""
+        """Features of one kind with parameters `start` and `rate` [f], scaled to mean 0 and deviation `factor`."""
         r = feature_function(kind, self.values[None], start[:, None], rate[:, None])
+        mean, deviation = self.moments(r)
+        scale = [factor * min(most, _reciprocal(spread)) for spread in deviation.tolist()]
+        return list(zip([kind] * len(r), start.tolist(), rate.tolist(), mean.tolist(), scale, strict=True))
+
+    def moments(self, r: np.ndarray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weighted mean and standard deviation of functions r [f, n] of the values."""
         share = self.weight / self.weight.sum()
         mean = r @ share
-        deviation = np.sqrt(np.square(r - mean[:, None]) @ share)
-        scale = [min(most, _reciprocal(spread)) for spread in deviation.tolist()]
-        return list(zip([kind] * len(r), start.tolist(), rate.tolist(), mean.tolist(), scale, strict=True))
+        return mean, np.sqrt(np.square(r - mean[:, None]) @ share)
+
+    def soft_clip(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The feature SOFT_CLIP of some values, before it is standardised."""
+        start, rate = self._robust_scale()
+        return feature_function(FeatureKind.SOFT_CLIP, x, start, rate)
 
     def _robust_scale(self) -> tuple[np.ndarray, np.ndarray]:
         low, median, high = _quantiles(self.values, self.weight, np.array([0.25, 0.5, 0.75]))
@@ -252,16 +277,24 @@ class _Summary:
             spread = (self.values[-1] - self.values[0]) / 2
         return np.array([median]), np.array([_reciprocal(spread)])
 
-    def _ramps(self, n_bins: int) -> list[tuple[int, float, float, float, float]]:
+    def knots(self, n_bins: int) -> NDArray[np.float64]:
+        """Every distinct value if they are few, else quantiles; none where one bin would be the number itself."""
+        if len(self.edges) <= n_bins + 1:
+            return self.edges
         knots = np.unique(_quantiles(self.values, self.weight, np.linspace(0, 1, n_bins + 1)))
-        if len(knots) < 3:  # one bin is the number itself
+        return knots if len(knots) > 2 else knots[:0]
+
+    def _ramps(self, knots: NDArray[np.float64]) -> list[tuple[int, float, float, float, float]]:
+        if len(knots) < 2:
             return []
-        return self._standardised(FeatureKind.RAMP, knots[:-1], 1 / np.diff(knots))
+        # Adam moves all weights alike, so a column of many bins would learn faster than one of few.
+        factor = (len(knots) - 1) ** -0.5
+        return self._standardised(FeatureKind.RAMP, knots[:-1], 1 / np.diff(knots), factor=factor)
 
 
-def _summarise(
+def summarise(
     column: NDArray[np.float32], rows: NDArray[np.integer], weight: NDArray[np.float64], role: str
-) -> _Summary:
+) -> Summary:
     missing_share = 0.0
     if np.isnan(column.sum()):
         missing_share = float(weight @ np.isnan(column[rows]) / weight.sum())
@@ -280,7 +313,7 @@ def _summarise(
         levels = levels[1:] if len(levels) == len(edges) == 2 else levels
     elif _are_integer_levels(edges):
         levels = edges
-    return _Summary(values, weight, missing_share, levels, edges)
+    return Summary(values, weight, missing_share, levels, edges, is_ordered=role != "code")
 
 
 def _is_wide(x: NDArray[np.float32]) -> bool:

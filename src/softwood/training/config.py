@@ -37,7 +37,8 @@ class TrainingConfig:
     init_scale : float
         Split and leaf weights start uniform in plus or minus this; biases start at 0.
     max_features : float
-        Share of the features that each split may use, a random choice made once per split. At least one is kept.
+        Share of the columns that each split may use, a random choice made once per split; at least one is kept. With
+        an encoding, a column is all features that read the same base column.
     learning_rate, schedule, warmup
         Highest learning rate; "cosine" (linear warm-up over the share `warmup` of all steps, then a half cosine to 0)
         or "constant" (after the same warm-up).

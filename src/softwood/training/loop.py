@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from softwood.arguments import check_n_threads
-from softwood.model.parts import BatchNorm, Trees
 from softwood.ops import get_num_threads
+from softwood.tabular.lookups import Lookups
 from softwood.training.checkpoint import read_checkpoint, write_checkpoint
 from softwood.training.config import TrainingConfig
+from softwood.training.lookup_state import LookupState
 from softwood.training.samples import EpochRecord, MemberData, StopReason, TrainedMember, check_members
 from softwood.training.state import MemberState
 
@@ -86,7 +87,7 @@ def fit_members(
     config.check()
     check_members(config.loss, members)
     threads = check_n_threads(n_threads) or get_num_threads()
-    states = [MemberState(config, member, n_threads=threads, accumulate=accumulate) for member in members]
+    states = [_state_class(member)(config, member, n_threads=threads, accumulate=accumulate) for member in members]
     fit = _Fit(config, members, states, threads, callback, checkpoint, checkpoint_every)
     if resume and checkpoint is not None and os.path.exists(checkpoint):
         fit.next_epoch = read_checkpoint(checkpoint, config, members, states)
@@ -185,32 +186,15 @@ def _not_finite(config: TrainingConfig, member: int, epoch: int, step: int) -> F
     )
 
 
+def _state_class(member: MemberData) -> type[MemberState]:
+    return LookupState if isinstance(member.train.encoding, Lookups) else MemberState
+
+
 def _trained(state: MemberState, keep_state: bool) -> TrainedMember:
     arrays, gamma = (state.current(), state.native.gamma) if state.best is None else (state.best, state.best_gamma)
     best_epoch = state.best_epoch if state.best is not None else len(state.history) - 1
-    config, norm = state.config, None
-    if config.batch_norm:
-        norm = BatchNorm(
-            mean=state.arrays["mean"],
-            variance=state.arrays["variance"],
-            scale=arrays["scale"],
-            shift=arrays["shift"],
-            epsilon=config.batch_norm_epsilon,
-            n_rows=state.n_rows_seen,
-        )
-    frozen = np.isinf(state.arrays["split_weight.second_moment"])
-    trees = Trees(
-        split_weight=arrays["split_weight"],
-        split_bias=arrays.get("split_bias"),
-        leaf_weight=arrays["leaf_weight"],
-        offset=state.arrays["offset"],
-        gamma=gamma,
-        activation=config.activation,
-        batch_norm=norm,
-        feature_mask=~frozen if frozen.any() else None,
-    )
     return TrainedMember(
-        trees=trees,
+        trees=state.trees(arrays, gamma),
         best_epoch=best_epoch,
         best_loss=float(state.best_loss) if state.best is not None else float("nan"),
         history=state.history,
