@@ -87,6 +87,38 @@ void add_to_slots(const LookupVisit& visit, const LookupBackward& given, std::in
   });
 }
 
+// The same for a list of all samples, most of which have a gradient.
+template <bool kInterpolated>
+SOFTWOOD_INLINE void add_fours(const LookupFours& fours, const float* grad_t, float* grad_values) {
+  for (std::int64_t i = 0; i < fours.n_fours; ++i) {
+    const std::uint32_t* const sample = fours.sample + 4 * i;
+    const float* const fraction = fours.fraction + 4 * i;
+    float* const grad = row_of(grad_values, fours.entry[i]);
+    const Sixteen a = load_sixteen(row_of(grad_t, sample[0])), b = load_sixteen(row_of(grad_t, sample[1])),
+                  c = load_sixteen(row_of(grad_t, sample[2])), d = load_sixteen(row_of(grad_t, sample[3]));
+    const Sixteen all = (a + b) + (c + d);
+    if constexpr (kInterpolated) {
+      const Sixteen upper = (a * fraction[0] + b * fraction[1]) + (c * fraction[2] + d * fraction[3]);
+      add(grad, all - upper);
+      add(grad + kBlockLanes, upper);
+    } else {
+      add(grad, all);
+    }
+  }
+}
+
+void add_all_to_slots(const LookupBlock& block, const LookupBackward& out, std::int64_t count) {
+  store_sixteen(out.grad_t + count * kBlockLanes, Sixteen{});
+  for (std::int32_t s = 0; s < block.n_dense; ++s) {
+    const LookupSlot& slot = block.slots[s];
+    float* const grad_values = row_of(out.grad_values, slot.value_row);
+    if (s < block.n_interpolated)
+      add_fours<true>(out.fours[slot.column], out.grad_t, grad_values);
+    else
+      add_fours<false>(out.fours[slot.column], out.grad_t, grad_values);
+  }
+}
+
 void add_to_lazy_slots(const LookupVisit& visit, const LookupBackward& out, std::int64_t n_active) {
   const LookupBlock& block = visit.block;
   for (std::int32_t s = block.n_dense, lazy = 0; s < block.n_slots; ++s, ++lazy) {
@@ -183,12 +215,16 @@ void backward_block(const LookupVisit& visit, const LookupBackward& out, const A
     out.active[n_active] = std::int32_t(j);
     n_active += out.is_active[j];
   }
-  for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
-    if (begin < block.n_interpolated)
-      add_to_slots<AddInterpolated>(visit, out, n_active, begin, end);
-    else
-      add_to_slots<AddPlain>(visit, out, n_active, begin, end);
-  });
+  if (visit.list.sample == nullptr && 2 * n_active >= visit.list.count) {
+    add_all_to_slots(block, out, visit.list.count);
+  } else {
+    for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
+      if (begin < block.n_interpolated)
+        add_to_slots<AddInterpolated>(visit, out, n_active, begin, end);
+      else
+        add_to_slots<AddPlain>(visit, out, n_active, begin, end);
+    });
+  }
   add_to_lazy_slots(visit, out, n_active);
 }
 
