@@ -116,9 +116,11 @@ struct ReadLazy {
   }
 };
 
-// t += what slots begin, ..., end - 1 add, for all samples of the list.
+// t = `before` + what slots begin, ..., end - 1 add, for all samples of the list; sample j's row of `before` is at j
+// times `stride`.
 template <typename Read>
-void add_slots(const LookupVisit& visit, std::int32_t begin, std::int32_t end, float* t) {
+void add_slots(const LookupVisit& visit, std::int32_t begin, std::int32_t end, const float* before, std::int64_t stride,
+               float* t) {
   const LookupBlock block = visit.block;  // a copy that no store can change
   for_samples<kSumsAtOnce>(visit.list.count, [&](std::int64_t j, auto n_at_once) __attribute__((always_inline)) {
     constexpr int n = n_at_once;
@@ -126,7 +128,7 @@ void add_slots(const LookupVisit& visit, std::int32_t begin, std::int32_t end, f
     Sixteen sum[n];
     for_each<n>([&](int i) __attribute__((always_inline)) {
       row[i] = visit.cells + sample_of(visit.list, j + i) * visit.n_columns;
-      sum[i] = load_sixteen(t + (j + i) * kBlockLanes);
+      sum[i] = load_sixteen(before + (j + i) * stride);
     });
     for (const LookupSlot* slot = block.slots + begin; slot < block.slots + end; ++slot) {
       for_each<n>([&](int i) __attribute__((always_inline)) { Read::add(block, *slot, row[i][slot->column], sum[i]); });
@@ -138,15 +140,20 @@ void add_slots(const LookupVisit& visit, std::int32_t begin, std::int32_t end, f
 // Split values of all samples of the list. Each is a sum in the order of slots, beginning with the bias.
 void split_values(const LookupVisit& visit, float* t) {
   const LookupBlock& block = visit.block;
-  const Sixteen bias = load_sixteen(block.values);
-  for (std::int64_t j = 0; j < visit.list.count; ++j) store_sixteen(t + j * kBlockLanes, bias);
+  const float* before = block.values;  // the bias
+  std::int64_t stride = 0;
+  const auto add = [&](auto read, std::int32_t begin, std::int32_t end) {
+    add_slots<decltype(read)>(visit, begin, end, before, stride, t);
+    before = t;
+    stride = kBlockLanes;
+  };
   for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
     if (begin < block.n_interpolated)
-      add_slots<ReadInterpolated>(visit, begin, end, t);
+      add(ReadInterpolated{}, begin, end);
     else
-      add_slots<ReadPlain>(visit, begin, end, t);
+      add(ReadPlain{}, begin, end);
   });
-  if (block.n_dense < block.n_slots) add_slots<ReadLazy>(visit, block.n_dense, block.n_slots, t);
+  if (block.n_dense < block.n_slots) add(ReadLazy{}, block.n_dense, block.n_slots);
 }
 
 template <typename Act, bool kLeaves>

@@ -87,6 +87,38 @@ void add_to_slots(const LookupVisit& visit, const LookupBackward& given, std::in
   });
 }
 
+// The same for a list of all samples, most of which have a gradient.
+template <bool kInterpolated>
+SOFTWOOD_INLINE void add_fours(const LookupFours& fours, const float* grad_t, float* grad_values) {
+  for (std::int64_t i = 0; i < fours.n_fours; ++i) {
+    const std::uint32_t* const sample = fours.sample + 4 * i;
+    const float* const fraction = fours.fraction + 4 * i;
+    float* const grad = row_of(grad_values, fours.entry[i]);
+    const Sixteen a = load_sixteen(row_of(grad_t, sample[0])), b = load_sixteen(row_of(grad_t, sample[1])),
+                  c = load_sixteen(row_of(grad_t, sample[2])), d = load_sixteen(row_of(grad_t, sample[3]));
+    const Sixteen all = (a + b) + (c + d);
+    if constexpr (kInterpolated) {
+      const Sixteen upper = (a * fraction[0] + b * fraction[1]) + (c * fraction[2] + d * fraction[3]);
+      add(grad, all - upper);
+      add(grad + kBlockLanes, upper);
+    } else {
+      add(grad, all);
+    }
+  }
+}
+
+void add_all_to_slots(const LookupBlock& block, const LookupBackward& out, std::int64_t count) {
+  store_sixteen(out.grad_t + count * kBlockLanes, Sixteen{});
+  for (std::int32_t s = 0; s < block.n_dense; ++s) {
+    const LookupSlot& slot = block.slots[s];
+    float* const grad_values = row_of(out.grad_values, slot.value_row);
+    if (s < block.n_interpolated)
+      add_fours<true>(out.fours[slot.column], out.grad_t, grad_values);
+    else
+      add_fours<false>(out.fours[slot.column], out.grad_t, grad_values);
+  }
+}
+
 void add_to_lazy_slots(const LookupVisit& visit, const LookupBackward& out, std::int64_t n_active) {
   const LookupBlock& block = visit.block;
   for (std::int32_t s = block.n_dense, lazy = 0; s < block.n_slots; ++s, ++lazy) {
@@ -183,12 +215,16 @@ void backward_block(const LookupVisit& visit, const LookupBackward& out, const A
     out.active[n_active] = std::int32_t(j);
     n_active += out.is_active[j];
   }
-  for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
-    if (begin < block.n_interpolated)
-      add_to_slots<AddInterpolated>(visit, out, n_active, begin, end);
-    else
-      add_to_slots<AddPlain>(visit, out, n_active, begin, end);
-  });
+  if (visit.list.sample == nullptr && 2 * n_active >= visit.list.count) {
+    add_all_to_slots(block, out, visit.list.count);
+  } else {
+    for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
+      if (begin < block.n_interpolated)
+        add_to_slots<AddInterpolated>(visit, out, n_active, begin, end);
+      else
+        add_to_slots<AddPlain>(visit, out, n_active, begin, end);
+    });
+  }
   add_to_lazy_slots(visit, out, n_active);
 }
 
@@ -205,6 +241,21 @@ void backward(const LookupVisit& visit, const LookupBackward& out) {
   });
 }
 
+// The sum of term(begin), ..., term(end - 1), in four parts that do not wait for each other.
+template <typename Term>
+SOFTWOOD_INLINE Sixteen sum_terms(std::int32_t begin, std::int32_t end, const Term& term) {
+  Sixteen a{}, b{}, c{}, d{};
+  std::int32_t i = begin;
+  for (; i + 4 <= end; i += 4) {
+    a += term(i);
+    b += term(i + 1);
+    c += term(i + 2);
+    d += term(i + 3);
+  }
+  for (; i < end; ++i) a += term(i);
+  return (a + b) + (c + d);
+}
+
 // V of a column from its weights, by prefix sums; see softwood/lookup.h.
 void build_column(const LookupColumn& column, const float* table, float* values) {
   const std::int32_t n_ramps = column.n_ramps(), n_knots = column.n_knots;
@@ -213,12 +264,14 @@ void build_column(const LookupColumn& column, const float* table, float* values)
     return load_sixteen(table + std::int64_t(i) * kBlockLanes);
   };
   const std::int32_t first_weight = n_ramps + (n_knots > 0 ? 1 : 0);  // of the levels
-  Sixteen ramp_centre{}, level_centre{};
-  for (std::int32_t r = 0; r < n_ramps; ++r) ramp_centre += weight(r) * (column.ramp_scale[r] * column.ramp_mean[r]);
+  const Sixteen ramp_centre = sum_terms(0, n_ramps, [&](std::int32_t r) __attribute__((always_inline)) {
+    return weight(r) * (column.ramp_scale[r] * column.ramp_mean[r]);
+  });
+  Sixteen level_centre{};
   if (!column.lazy) {
-    for (std::int32_t e = first_level; e < column.n_entries; ++e) {
-      level_centre += weight(first_weight + e - first_level) * (column.level_scale[e] * column.level_mean[e]);
-    }
+    level_centre = sum_terms(first_level, column.n_entries, [&](std::int32_t e) __attribute__((always_inline)) {
+      return weight(first_weight + e - first_level) * (column.level_scale[e] * column.level_mean[e]);
+    });
   }
   const Sixteen linear = n_knots > 0 ? weight(n_ramps) : Sixteen{};
   Sixteen ramps{};
@@ -296,21 +349,24 @@ void update_column(const LookupColumn& column, const AdamStep<float>& step, cons
   const auto grad = [grad_values](std::int32_t e) __attribute__((always_inline)) {
     return load_sixteen(grad_values + std::int64_t(e) * kBlockLanes);
   };
-  Sixteen of_knots{}, linear{};
-  for (std::int32_t e = 0; e < n_knots; ++e) {
-    of_knots += grad(e);
-    linear += grad(e) * column.linear[e];
-  }
+  const Sixteen of_knots = sum_terms(0, n_knots, grad);
+  const Sixteen linear =
+      sum_terms(0, n_knots, [&](std::int32_t e) __attribute__((always_inline)) { return grad(e) * column.linear[e]; });
+  // Rows are updated from the last to the first, which no processor foresees: those of the next column are asked for.
+  const std::int64_t ahead = std::int64_t(column.n_parameters()) * kBlockLanes;
   Sixteen suffix = n_knots > 0 ? grad(n_knots - 1) : Sixteen{};
   for (std::int32_t r = n_ramps - 1; r >= 0; --r) {
+    const std::int64_t next = ahead + std::int64_t(r) * kBlockLanes;
+    __builtin_prefetch(at.value + next, 1);
+    __builtin_prefetch(at.first_moment + next, 1);
+    __builtin_prefetch(at.second_moment + next, 1);
     update_row(step, at, r, (suffix - of_knots * column.ramp_mean[r]) * column.ramp_scale[r], kept);
     suffix += grad(r);
   }
   if (n_knots > 0) update_row(step, at, n_ramps, linear, kept);
   if (column.n_levels == 0) return;
   const std::int32_t first_level = column.n_entries - column.n_levels, first_row = n_ramps + (n_knots > 0 ? 1 : 0);
-  Sixteen all = of_knots;
-  for (std::int32_t e = n_knots; e < column.n_entries; ++e) all += grad(e);
+  const Sixteen all = of_knots + sum_terms(n_knots, column.n_entries, grad);
   for (std::int32_t e = first_level; e < column.n_entries; ++e) {
     update_row(step, at, first_row + e - first_level, (grad(e) - all * column.level_mean[e]) * column.level_scale[e],
                kept);

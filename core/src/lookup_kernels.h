@@ -37,6 +37,16 @@ struct LookupBlock {
   const float* table;   // from the block's first row
 };
 
+// The samples of a batch in the order of their entries of one column, four of one entry at a time: instead of adding to
+// rows in memory sample by sample, the backward pass adds up four in registers. An entry's last four are filled up with
+// number n, whose gradient is 0.
+struct LookupFours {
+  std::int64_t n_fours;
+  const std::uint32_t* entry;   // [n_fours]
+  const std::uint32_t* sample;  // [n_fours, 4]
+  const float* fraction;        // [n_fours, 4]
+};
+
 // Samples that reach a block: sample[j] with probability[j]. Without these arrays, all samples of the batch surely.
 struct LookupList {
   std::int64_t count;
@@ -68,9 +78,10 @@ struct LookupForward {
 struct LookupBackward {
   const float* t;
   // Scratch. Writing gradients over t would push all of it through the caches once more.
-  float* grad_t;            // [count, 16]
-  std::int32_t* active;     // [count]
-  std::uint8_t* is_active;  // [count]
+  float* grad_t;             // [count, 16]
+  std::int32_t* active;      // [count]
+  std::uint8_t* is_active;   // [count]
+  const LookupFours* fours;  // [q]; used for lists of all samples
   // Of a leaf block.
   const float* grad_scores;  // [n, k]
   float* grad_leaf;          // [k, 16], added to

@@ -175,6 +175,26 @@ void score_samples(const LookupForest& forest, const LookupCell* cells, std::int
   arena.release(before);
 }
 
+void SortedSamples::sort(const LookupCell* cells, std::int64_t n_samples, std::int64_t n_columns, std::int64_t column,
+                         std::int32_t n_entries) {
+  next_.assign(static_cast<std::size_t>(n_entries), 0);
+  for (std::int64_t i = 0; i < n_samples; ++i) ++next_[cells[i * n_columns + column].entry];
+  entry_.clear();
+  for (std::int32_t e = 0; e < n_entries; ++e) {
+    const std::uint32_t n_fours = (next_[e] + 3) / 4;
+    next_[e] = static_cast<std::uint32_t>(4 * entry_.size());
+    entry_.insert(entry_.end(), n_fours, static_cast<std::uint32_t>(e));
+  }
+  sample_.assign(4 * entry_.size(), static_cast<std::uint32_t>(n_samples));
+  fraction_.assign(4 * entry_.size(), 0);
+  for (std::int64_t i = 0; i < n_samples; ++i) {
+    const LookupCell& cell = cells[i * n_columns + column];
+    const std::uint32_t to = next_[cell.entry]++;
+    sample_[to] = static_cast<std::uint32_t>(i);
+    fraction_[to] = cell.fraction;
+  }
+}
+
 void decode_cells(const std::uint32_t* cells, std::int64_t n_cells, LookupCell* decoded) {
   for (std::int64_t i = 0; i < n_cells; ++i) decoded[i] = {cells[i] & 0xffff, float(cells[i] >> 16) / 65535.0F};
 }

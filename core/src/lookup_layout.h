@@ -117,6 +117,22 @@ void walk_tree(const LookupForest& forest, std::int64_t tree, const LookupCell* 
 void score_samples(const LookupForest& forest, const LookupCell* cells, std::int64_t n_samples, const float* offset,
                    float* scores, std::int32_t* leaves, Arena& arena);
 
+// The samples of a batch by their entries of one column; see LookupFours.
+class SortedSamples {
+ public:
+  // cells [n, q], of which column number `column` is sorted.
+  void sort(const LookupCell* cells, std::int64_t n_samples, std::int64_t n_columns, std::int64_t column,
+            std::int32_t n_entries);
+  LookupFours fours() const {
+    return {static_cast<std::int64_t>(entry_.size()), entry_.data(), sample_.data(), fraction_.data()};
+  }
+
+ private:
+  std::vector<std::uint32_t> next_;  // where the next sample of each entry goes
+  std::vector<std::uint32_t> entry_, sample_;
+  std::vector<float> fraction_;
+};
+
 void decode_cells(const std::uint32_t* cells, std::int64_t n_cells, LookupCell* decoded);
 // Rows of a table of cells, [number of rows, q].
 void decode_rows(const std::uint32_t* cells, std::int64_t n_columns, std::span<const std::int64_t> rows,

@@ -66,6 +66,8 @@ class LookupsInTraining final : public TreesInTraining<float> {
         n_outputs_(settings.loop.loss.n_outputs),
         n_groups_(std::clamp<std::int64_t>(settings.shape.n_trees / kTreesPerGroup, 1, kMostGroups)),
         evaluated_values_(layout_.n_value_rows()),
+        sorted_(layout_.n_columns()),
+        fours_(layout_.n_columns()),
         visits_(settings.shape.n_trees),
         group_arena_(n_groups_) {}
 
@@ -77,7 +79,10 @@ class LookupsInTraining final : public TreesInTraining<float> {
     const LookupForest forest = this->forest(gamma_, false);
     const std::int64_t n_scores = n_samples_ * n_outputs_;
     partial_scores_.resize(n_groups_ * n_scores);
-    parallel_for(n_groups_, n_threads, [&](std::int64_t group) {
+    const std::int64_t n_columns = layout_.n_columns();
+    parallel_for(n_groups_ + n_columns, n_threads, [&](std::int64_t task) {
+      if (task >= n_groups_) return sort_samples(task - n_groups_);
+      const std::int64_t group = task;
       Arena& arena = group_arena_[group];
       arena.clear();
       float* const lanes = arena.allocate<float>(n_scores * kBlockLanes);
@@ -136,6 +141,14 @@ class LookupsInTraining final : public TreesInTraining<float> {
  private:
   bool averaging() const { return settings_.adam.average_decay > 0; }
   std::int64_t first_tree(std::int64_t group) const { return group * settings_.shape.n_trees / n_groups_; }
+
+  // For the backward pass.
+  void sort_samples(std::int64_t column) {
+    const LookupColumn& of = layout_.columns()[column];
+    if (of.lazy) return;
+    sorted_[column].sort(cells_.data(), n_samples_, layout_.n_columns(), column, of.n_entries);
+    fours_[column] = sorted_[column].fours();
+  }
 
   LookupForest forest(float gamma, bool evaluating) const {
     const auto values = [evaluating](const Parameter<float>& of) { return evaluating ? of.evaluated : of.value; };
@@ -208,9 +221,10 @@ class LookupsInTraining final : public TreesInTraining<float> {
       std::fill_n(scratch.expected[i], n_floats, 0.0F);
     }
     LookupBackward out{.t = nullptr,
-                       .grad_t = scratch.arena.allocate<float>(n_samples_ * kBlockLanes),
+                       .grad_t = scratch.arena.allocate<float>((n_samples_ + 1) * kBlockLanes),
                        .active = scratch.arena.allocate<std::int32_t>(n_samples_),
                        .is_active = scratch.arena.allocate<std::uint8_t>(n_samples_),
+                       .fours = fours_.data(),
                        .grad_scores = gradient,
                        .grad_leaf = scratch.grad_leaf.data(),
                        .expected = nullptr,
@@ -283,6 +297,8 @@ class LookupsInTraining final : public TreesInTraining<float> {
   std::int64_t n_samples_ = 0;
   float gamma_ = 1;
   std::vector<LookupCell> cells_;
+  std::vector<SortedSamples> sorted_;              // [q]
+  std::vector<LookupFours> fours_;                 // [q]: views of these
   std::vector<std::vector<VisitedBlock>> visits_;  // [trees]
   std::vector<Arena> group_arena_;                 // memory of the visits
 };

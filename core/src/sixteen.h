@@ -2,7 +2,6 @@
 // together. (GCC takes a vector type that is wider than the registers apart into single numbers.)
 #pragma once
 
-#include <array>
 #include <utility>
 
 #include "simd.h"
