@@ -209,8 +209,11 @@ def test_functional_and_subclassed_models(table, tmp_path):
         model.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy")
         losses = model.fit(x, y, epochs=5, verbose=0).history["loss"]
         assert losses[-1] < losses[0] - 0.05
+        prediction = model.predict(x, verbose=0)
         model.save_weights(tmp_path / "model.weights.h5")
+        model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
         model.load_weights(tmp_path / "model.weights.h5")
+        np.testing.assert_array_equal(model.predict(x, verbose=0), prediction)
 
 
 def test_config_makes_an_equal_layer():
