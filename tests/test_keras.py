@@ -416,9 +416,9 @@ def test_bad_inputs_are_named_with_the_layer():
     with pytest.raises(ValueError, match=r"Layer 'trees' needs to know the last dimension .* received: \(None, None\)"):
         layer.build((None, None))
     layer.build((None, 5))
-    with pytest.raises(ValueError, match=r"layer 'trees' .*expected axis -1 of input shape to have value 5"):
+    with pytest.raises(ValueError, match=r"layer .trees. .*expected axis -1 of input shape to have value 5"):
         layer(np.zeros((3, 4), "float32"))
-    with pytest.raises(ValueError, match=r"layer 'trees' .*expected min_ndim=2, found ndim=1"):
+    with pytest.raises(ValueError, match=r"layer .trees. .*expected min_ndim=2, found ndim=1"):
         layer(np.zeros(5, "float32"))
 
 
@@ -487,7 +487,7 @@ def test_an_exported_model_needs_no_softwood(table, tmp_path):
     x, _ = table
     model = classifier(TreeEnsemble(3, n_trees=5, depth=3))
     prediction = model.predict(x, verbose=0)
-    model.export(tmp_path / "exported", verbose=False)
+    model.export(tmp_path / "exported")
     exported = tf.saved_model.load(str(tmp_path / "exported"))
     for rows in (x, x[:3]):
         np.testing.assert_allclose(exported.serve(tf.constant(rows)), prediction[: len(rows)], rtol=1e-5, atol=1e-6)
@@ -500,11 +500,13 @@ def test_an_exported_model_needs_no_softwood(table, tmp_path):
 def test_an_exported_onnx_model_needs_no_softwood(table, tmp_path):
     import onnxruntime
 
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 8):
+        pytest.skip("Keras exports to ONNX from version 3.8 on")
     x, _ = table
     model = classifier(TreeEnsemble(3, n_trees=5, depth=3))
     prediction = model.predict(x, verbose=0)
     path = tmp_path / "model.onnx"
-    model.export(path, format="onnx", verbose=False)
+    model.export(path, format="onnx")
     session = onnxruntime.InferenceSession(path)
     (output,) = session.run(None, {session.get_inputs()[0].name: x})
     np.testing.assert_allclose(output, prediction, rtol=1e-5, atol=1e-6)
