@@ -311,6 +311,7 @@ def test_partial_fit_with_classes_missing_from_the_first_piece():
         for first in (0, 50, 100):
             model.partial_fit(X[first : first + 50], y[first : first + 50], classes=[0, 1, 2])
     assert model.predict_proba(X).shape == (150, 3)
+    assert model.score(X, y) > 0.85
     with pytest.raises(ValueError, match="known at the first fit"):
         model.partial_fit(X, y + 5)
 

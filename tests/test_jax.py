@@ -291,6 +291,8 @@ class TestAnotherVersionOfTheInterface:
 
     @pytest.fixture
     def foreign_handlers(self, monkeypatch):
+        jax.devices()  # before there are any, handlers are only noted
+
         def answer(frame):
             # Frame: size, extensions, ...; extension: size, type, next, metadata; metadata: size, version.
             metadata = ctypes.cast(frame[1], ctypes.POINTER(ctypes.c_void_p))[3]
@@ -312,6 +314,52 @@ class TestAnotherVersionOfTheInterface:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it warns once
             check_against_oracle(make_problem(), "auto", jit=True)
+
+
+class Version(ctypes.Structure):
+    """XLA_FFI_Api_Version. The next are XLA_FFI_Api, _Metadata, _Metadata_Extension and the start of _CallFrame."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("next", ctypes.c_void_p), ("major", ctypes.c_int), ("minor", ctypes.c_int)]
+
+
+class Api(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("next", ctypes.c_void_p), ("version", Version)]
+
+
+class Metadata(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("version", Version), ("traits", ctypes.c_uint32)]
+
+
+class MetadataExtension(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("type", ctypes.c_int32), ("next", ctypes.c_void_p),
+        ("metadata", ctypes.POINTER(Metadata)),
+    ]  # fmt: skip
+
+
+class Frame(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("extensions", ctypes.POINTER(MetadataExtension)), ("api", ctypes.POINTER(Api)),
+        ("rest", ctypes.c_byte * 200),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shown", "answered"), [(None, 1), (0, 1), (1, 1), (2, 2), (3, 3), (9, 3)])
+def test_each_jaxlib_is_answered_with_a_version_that_it_takes(shown, answered):
+    """Until 0.8 a jaxlib, whose minor version is then 1, does not show it to a handler that it asks for its own."""
+    capsule = ops.xla_handlers()["forward"]
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    name_of = ctypes.pythonapi.PyCapsule_GetName
+    name_of.argtypes, name_of.restype = [ctypes.py_object], ctypes.c_char_p
+    pointer_of.argtypes, pointer_of.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Frame))(pointer_of(capsule, name_of(capsule)))
+    found = Metadata()
+    extension = MetadataExtension(ctypes.sizeof(MetadataExtension), 1, None, ctypes.pointer(found))
+    frame = Frame(ctypes.sizeof(Frame), ctypes.pointer(extension))
+    if shown is not None:
+        frame.api = ctypes.pointer(Api(ctypes.sizeof(Api), None, Version(ctypes.sizeof(Version), None, 0, shown)))
+    assert handler(frame) is None
+    assert (found.version.major, found.version.minor) == (0, answered)
 
 
 def test_the_declared_call_frame_is_that_of_jaxlib(tmp_path):

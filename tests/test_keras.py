@@ -214,8 +214,11 @@ def test_functional_and_subclassed_models(table, tmp_path):
         model.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy")
         losses = model.fit(x, y, epochs=5, verbose=0).history["loss"]
         assert losses[-1] < losses[0] - 0.05
+        prediction = model.predict(x, verbose=0)
         model.save_weights(tmp_path / "model.weights.h5")
+        model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
         model.load_weights(tmp_path / "model.weights.h5")
+        np.testing.assert_array_equal(model.predict(x, verbose=0), prediction)
 
 
 def test_config_makes_an_equal_layer():
@@ -418,9 +421,9 @@ def test_bad_inputs_are_named_with_the_layer():
     with pytest.raises(ValueError, match=r"Layer 'trees' needs to know the last dimension .* received: \(None, None\)"):
         layer.build((None, None))
     layer.build((None, 5))
-    with pytest.raises(ValueError, match=r"layer 'trees' .*expected axis -1 of input shape to have value 5"):
+    with pytest.raises(ValueError, match=r"layer .trees. .*expected axis -1 of input shape to have value 5"):
         layer(np.zeros((3, 4), "float32"))
-    with pytest.raises(ValueError, match=r"layer 'trees' .*expected min_ndim=2, found ndim=1"):
+    with pytest.raises(ValueError, match=r"layer .trees. .*expected min_ndim=2, found ndim=1"):
         layer(np.zeros(5, "float32"))
 
 
@@ -491,7 +494,7 @@ def test_an_exported_model_needs_no_softwood(table, tmp_path):
     x, _ = table
     model = classifier(TreeEnsemble(3, n_trees=5, depth=3))
     prediction = model.predict(x, verbose=0)
-    model.export(tmp_path / "exported", verbose=False)
+    model.export(tmp_path / "exported")
     exported = tf.saved_model.load(str(tmp_path / "exported"))
     for rows in (x, x[:3]):
         np.testing.assert_allclose(exported.serve(tf.constant(rows)), prediction[: len(rows)], rtol=1e-5, atol=1e-6)
@@ -504,11 +507,13 @@ def test_an_exported_model_needs_no_softwood(table, tmp_path):
 def test_an_exported_onnx_model_needs_no_softwood(table, tmp_path):
     import onnxruntime
 
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 8):
+        pytest.skip("Keras exports to ONNX from version 3.8 on")
     x, _ = table
     model = classifier(TreeEnsemble(3, n_trees=5, depth=3))
     prediction = model.predict(x, verbose=0)
     path = tmp_path / "model.onnx"
-    model.export(path, format="onnx", verbose=False)
+    model.export(path, format="onnx")
     session = onnxruntime.InferenceSession(path)
     (output,) = session.run(None, {session.get_inputs()[0].name: x})
     np.testing.assert_allclose(output, prediction, rtol=1e-5, atol=1e-6)

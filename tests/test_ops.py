@@ -192,7 +192,7 @@ def test_the_papers_worked_example(dtype):
 @pytest.mark.parametrize("gamma", [1e-4, 0.1, 0.3, 1 / 3, 0.7, 1.0, 1.7, 3.0, 9.9, 10.0])
 def test_routing_is_hard_exactly_from_the_edges_on(dtype, activation, gamma):
     gamma = float(dtype(gamma))
-    edge = dtype(gamma) / 2
+    edge = dtype(gamma / 2)
     inside, outside = np.nextafter(edge, dtype(0)), np.nextafter(edge, dtype(np.inf))
     x = np.array([[edge], [-edge], [outside], [-outside], [inside], [-inside]], dtype)
     w, o = np.ones((1, 1, 1), dtype), np.array([[[1.0, 0.0], [0.0, 1.0]]], dtype)

@@ -107,6 +107,9 @@ def test_the_oldest_versions_are_those_that_the_package_allows():
 
 
 def test_stubs_match_the_compiled_module(tmp_path):
+    pinned = re.search(r"^nanobind==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE).group(1)
+    if importlib.metadata.version("nanobind") != pinned:
+        pytest.skip(f"nanobind {pinned} writes the stubs")
     stub = tmp_path / "_core.pyi"
     command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "softwood._core", "-o", str(stub)]
     subprocess.run(command, check=True, capture_output=True)

@@ -24,12 +24,6 @@ OPERATOR = torch.ops.softwood.tree_ensemble.default
 OPERATOR_BACKWARD = torch.ops.softwood.tree_ensemble_backward.default
 
 
-def same_classes(module, other):
-    return all(
-        torch.equal(a, b) for a, b in zip(module.state_dict().values(), other.state_dict().values(), strict=True)
-    )
-
-
 # --- Values and gradients ---------------------------------------------------------------------------------------------
 
 

@@ -94,7 +94,7 @@ def _head_from_plain(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> Hea
         values = data["classes"]["values"]
         if dtype.kind not in "biufUO" or any(not isinstance(v, (str, int, float, bool)) for v in values):
             raise ModelFileError("class labels must be strings, numbers or booleans.")
-        if dtype.kind == "U" and dtype.itemsize > 4 * max(map(len, values), default=1):
+        if dtype.kind == "U" and not 0 <= dtype.itemsize <= 4 * max(map(len, values), default=1):
             raise ModelFileError(f"class labels of dtype {dtype.str} are shorter than that.")
         classes = np.array(values, dtype=dtype)
     mean, scale = arrays.get("head.target_mean"), arrays.get("head.target_scale")
