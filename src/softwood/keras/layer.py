@@ -227,14 +227,15 @@ class TreeEnsemble(keras.layers.Layer):
     def save_own_variables(self, store: Any) -> None:
         """Save weights, gamma among them, and the number of the activation, without which they mean something else."""
         super().save_own_variables(store)
-        store["activation"] = np.array(ACTIVATIONS.index(self.activation))
+        store["activation"] = np.array(ACTIVATIONS[self.activation])
 
     def load_own_variables(self, store: Any) -> None:
         """Load weights and gamma; files without gamma leave it as it is, others are refused."""
         if not self.built:
             super().load_own_variables(store)  # raises what Keras has to say about this
         keys = set(store.keys())
-        saved = ACTIVATIONS[int(np.asarray(store["activation"]))] if "activation" in keys else self.activation
+        names = {code: name for name, code in ACTIVATIONS.items()}
+        saved = names[int(np.asarray(store["activation"]))] if "activation" in keys else self.activation
         if saved != self.activation:
             raise ValueError(
                 f"Layer '{self.name}' has activation='{self.activation}', and the saved weights were trained with "

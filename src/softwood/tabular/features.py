@@ -201,7 +201,7 @@ def fit_encodings(
 
 
 def pack_features(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
-    """An encoding of (source, kind, start, rate, mean, scale) per feature; those that float32 cannot hold are dropped."""
+    """An encoding of (source, kind, start, rate, mean, scale) per feature, without those that float32 cannot hold."""
     # Spreads that float32 cannot hold the reciprocal of say nothing.
     largest = float(np.finfo(np.float32).max)
     features = [f for f in features if all(abs(value) < largest for value in f[2:]) and f[3] > 0 and f[5] > 0]

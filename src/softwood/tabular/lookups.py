@@ -98,7 +98,7 @@ class Lookups:
         """The columns as the compiled trainer takes them."""
         columns = self.columns
         lazy = np.array([column.is_lazy for column in columns], dtype=np.uint8)
-        counts = {
+        counts: dict[str, np.ndarray] = {
             "n_entries": _integers([column.n_entries for column in columns]),
             "n_knots": _integers([len(column.knots) for column in columns]),
             "n_levels": _integers([column.n_levels for column in columns]),

@@ -69,7 +69,7 @@ class LookupState(MemberState):
             "split_bias": np.zeros((shape.n_blocks, _LANES), dtype=np.float32),
             "leaf_weight": uniform(shape.n_leaf_blocks, n_outputs, _LANES),
         }
-        arrays = with_moments(parameters, config.ema)
+        arrays = {name: aligned_copy(array) for name, array in with_moments(parameters, config.ema).items()}
         arrays["table.second_moment"][~mask] = np.inf  # freezes them: see Parameter in the core
         if config.ema:
             steps = {"table_step": "table", "split_step": "split_bias", "leaf_step": "leaf_weight"}
@@ -191,6 +191,21 @@ class BlockShape:
         kept = leaf_weight[:, :, :: 1 << (_LEVELS - n_levels)]
         k = leaf_weight.shape[1]
         return np.ascontiguousarray(np.moveaxis(kept, 1, 2).reshape(self.n_trees, 1 << self.depth, k))
+
+
+def aligned(shape: tuple[int, ...]) -> FloatArray:
+    """Zeros (float32) whose vectors of 16 lie in one line of the cache each, which makes training faster."""
+    n = int(np.prod(shape))
+    memory = np.zeros(n + _LANES, dtype=np.float32)
+    first = -memory.ctypes.data % 64 // 4
+    return memory[first : first + n].reshape(shape)
+
+
+def aligned_copy(array: FloatArray) -> FloatArray:
+    """A copy in memory as `aligned` gives it."""
+    copy = aligned(array.shape)
+    copy[...] = array
+    return copy
 
 
 def _native_samples(samples: Samples) -> dict[str, Any]:

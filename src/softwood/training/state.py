@@ -14,6 +14,7 @@ import numpy.typing as npt
 from softwood import _core
 from softwood.arguments import FloatArray, check_activation
 from softwood.model.parts import BatchNorm, Trees
+from softwood.tabular.features import Encoding
 from softwood.training.samples import EpochRecord, MemberData, Samples, StopReason, TrainedMember
 
 if TYPE_CHECKING:
@@ -190,7 +191,8 @@ def _initial_arrays(config: TrainingConfig, member: MemberData, n_features: int,
     if start is not None and start.optimizer_state is not None:
         return {name: array.copy() for name, array in start.optimizer_state.items() if name != "adam_step"}
     if start is None:
-        columns = np.arange(n_features) if member.train.encoding is None else member.train.encoding.source
+        encoding = member.train.encoding
+        columns = encoding.source if isinstance(encoding, Encoding) else np.arange(n_features)
         arrays, mask = _random_parameters(config, member.seed, columns, n_outputs, dtype)
     else:
         arrays, mask = _parameters_of(start, dtype), start.trees.feature_mask
