@@ -39,11 +39,11 @@ def samples() -> dict[str, Any]:
 
 
 def member(settings: dict[str, Any] | None = None, arrays: Any = None, train: Any = None, custom: Any = None) -> Any:
-    return _core.MemberFloat32(SETTINGS | (settings or {}), arrays or parameters(), train or samples(), None, custom)
+    return _core.TrainerFloat32(SETTINGS | (settings or {}), arrays or parameters(), train or samples(), None, custom)
 
 
 def run_epoch(*members: Any) -> Any:
-    return _core.MemberFloat32.run_epoch(list(members), 0, 1e6, 1)
+    return _core.TrainerFloat32.run_epoch(list(members), 0, 1e6, 1)
 
 
 @pytest.mark.parametrize("name", ["activation", "normalisation", "updates", "loss"])

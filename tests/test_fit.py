@@ -10,6 +10,7 @@ from sklearn.datasets import load_breast_cancer
 from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.tabular.features import FeatureKind
 from softwood.tabular.fit import deal_folds
+from softwood.tabular.lookups import Lookups
 from softwood.training import fit_members
 
 QUICK = {"n_members": 2, "n_trees": 8, "depth": 3, "max_epochs": 4, "learning_rate": 0.03, "random_state": 0}
@@ -47,7 +48,7 @@ def test_each_member_holds_out_another_part(runs):
     assert sorted(held_out) == list(range(len(Y_CANCER)))
     for member in members:
         assert sorted([*member.train.rows, *member.validation.rows]) == list(range(len(Y_CANCER)))
-    assert [int((member.train.encoding.kind == FeatureKind.RAMP).any()) for member in members] == [1] * 6
+    assert all(isinstance(member.train.encoding, Lookups) for member in members)
     seeds = [member.seed for member in members]
     assert len(set(seeds)) == 6
     TreeEnsembleClassifier(**{**QUICK, "n_members": 6, "random_state": 1}).fit(X_CANCER, Y_CANCER)
@@ -102,14 +103,29 @@ def test_members_start_from_the_best_constant(runs):
         np.testing.assert_allclose(member.offset, [np.log(share / (1 - share))], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("estimator", "l1", "weight_decay"), [(TreeEnsembleClassifier, 0.1, 0.1), (TreeEnsembleRegressor, 0.03, 0.03)]
-)
-def test_penalties_are_weaker_for_regression_unless_they_are_given(runs, estimator, l1, weight_decay):
+@pytest.mark.parametrize("estimator", [TreeEnsembleClassifier, TreeEnsembleRegressor])
+def test_penalties_are_those_given(runs, estimator):
     estimator(**QUICK).fit(X_CANCER, Y_CANCER)
     estimator(**QUICK, l1=0.5, weight_decay=0.25).fit(X_CANCER, Y_CANCER)
     found = [(config.l1, config.weight_decay) for config, _, _ in runs]
-    assert found == [(l1, weight_decay), (0.5, 0.25)]
+    assert found == [(0.1, 0.03), (0.5, 0.25)]
+
+
+def test_the_first_of_several_members_chooses_the_penalty_on_long_tables(runs):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2400, 6))
+    model = TreeEnsembleRegressor(**{**QUICK, "n_members": 3}).fit(X, X[:, 0] * X[:, 1])
+    (_, pair, _), (rest, members, _) = runs
+    assert [member.l1 for member in pair] == [None, 0.03]
+    assert pair[0].seed == pair[1].seed
+    assert len(members) == 2
+    history = pd.DataFrame(model.history_).query("is_best and member == 0")
+    losses = [min(r.validation_loss for r in trained.history) for trained in fit_members(runs[0][0], pair)]
+    assert history["validation_loss"].item() == min(losses)
+    assert rest.l1 == (0.15, 0.03)[int(np.argmin(losses))]
+    runs.clear()
+    TreeEnsembleRegressor(**{**QUICK, "n_members": 1}).fit(X, X[:, 0])
+    assert [config.l1 for config, _, _ in runs] == [0.05]  # nothing to choose between
 
 
 def test_pieces_go_on_from_each_other_at_a_constant_rate(runs):

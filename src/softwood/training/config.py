@@ -85,7 +85,7 @@ class TrainingConfig:
     learning_rate: Positive = 0.004
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup: Annotated[float, Number(0, 1, open_high=True)] = 0.1
-    batch_size: Count = _DEFAULT["batch_size"]
+    batch_size: Count = 64
     max_epochs: Count = 50
     patience: Count | None = 15
     best_after: Annotated[int, Integer(0)] = 0
