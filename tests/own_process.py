@@ -72,31 +72,42 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "process(NAME=value, ...): run in a process with these environment variables")
 
 
+def _key(item: pytest.Item | None) -> tuple[str, dict[str, str]] | None:
+    """Return the test module and the settings of the process that a test asks for; None if this one will do."""
+    mark = None if item is None else item.get_closest_marker("process")
+    return None if item is None or mark is None else (str(item.path), mark.kwargs)
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run a marked test in the process that it asks for."""
     global _process
-    mark = item.get_closest_marker("process")
-    if mark is None or IS_OTHER_PROCESS:
+    key = _key(item)
+    if key is None or IS_OTHER_PROCESS:
         return None
-    key = str(item.path), mark.kwargs
     if _process is not None and (_process.key != key or _process.process.poll() is not None):
-        _process.close()
-        _process = None
+        _end_process()
     if _process is None:
         _process = Process(*key)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in _process.run(item):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    if _key(nextitem) != key:  # at the latest after the last test, when coverage collects what processes have written
+        _end_process()
     return True
 
 
-def pytest_sessionfinish() -> None:
+def _end_process() -> None:
     global _process
     if _process is not None:
         _process.close()
         _process = None
+
+
+def pytest_sessionfinish() -> None:
+    """After an interrupt."""
+    _end_process()
 
 
 class _Collected:
