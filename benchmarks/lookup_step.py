@@ -141,7 +141,8 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 def measure_threads(n_threads: int, rounds: int) -> dict[str, Any]:
     case = CASES[1]
     n, member = case.batch * N_BATCHES, lookup_member(case)
-    clock, results = time.perf_counter, {}
+    clock = time.perf_counter
+    results: dict[int, list[float]] = {}
     for threads in (1, n_threads) * rounds:
         started = clock()
         for epoch in range(10):
