@@ -7,16 +7,23 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 BUILD := SKBUILD_BUILD_DIR=build/dev $(PIP) --no-build-isolation
 BUILD_WITH_TESTS := SKBUILD_CMAKE_DEFINE=SOFTWOOD_BUILD_TESTS=ON $(BUILD)
 CMAKE := $(BIN)/cmake
+OLDEST := .venv-oldest
+BUILD_OLDEST := SKBUILD_BUILD_DIR=build/oldest $(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet \
+  --constraint constraints-oldest.txt --no-build-isolation
 CPP_FILES = $(shell find core bindings tests/core benchmarks -name '*.h' -o -name '*.cc')
 
-.PHONY: demo test lint build core-tests python-tests bench sanitize stubs wheel clean
+# The C++ tests alone, in a build directory of their own.
+CORE_ONLY := -G Ninja -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON
+
+.PHONY: demo test lint build core-tests python-tests debug test-oldest coverage bench sanitize sanitize-core \
+  sanitize-python stubs wheel clean
 
 demo: $(VENV)/.tools  ## install into .venv, run the main job on built-in data
 	$(BUILD) --editable '.[cli,plot]'
 	mkdir -p build/demo
 	$(BIN)/softwood train breast-cancer --out build/demo/model.safetensors --report
 
-test: lint core-tests python-tests  ## everything that continuous integration runs
+test: lint core-tests debug python-tests  ## everything that continuous integration runs
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -35,16 +42,46 @@ python-tests: build
 	a browser will be skipped. On Debian: apt-get install chromium chromium-driver"
 	$(BIN)/python -m pytest -q -n 2
 
+test-oldest: $(OLDEST)/.dev  ## the Python tests with the lowest versions that pyproject.toml allows
+	$(BUILD_OLDEST) --no-deps --editable .
+	$(OLDEST)/bin/python -m pytest -q -n 2 --disable-warnings -p no:cacheprovider
+
+# The C++ tests and the Python tests run on one build, whose object files count the lines that either reaches.
+coverage: $(VENV)/.dev  ## lines that the tests reach: build/coverage/python.txt and build/coverage/cpp.txt
+	SKBUILD_BUILD_DIR=build/coverage SKBUILD_CMAKE_BUILD_TYPE=Coverage \
+	  SKBUILD_CMAKE_DEFINE='SOFTWOOD_BUILD_TESTS=ON;CMAKE_CXX_FLAGS=--coverage -O1' \
+	  $(PIP) --no-build-isolation --no-deps --editable .
+	find build/coverage -name '*.gcda' -delete
+	$(BIN)/ctest --test-dir build/coverage --output-on-failure
+	$(BIN)/python -m pytest -q -n 2 --cov --cov-report=term:skip-covered > build/coverage/python.txt; \
+	  status=$$?; tail -n 200 build/coverage/python.txt; exit $$status
+	$(BIN)/gcovr --root . --filter core/ --filter bindings/ --gcov-ignore-parse-errors=all --txt build/coverage/cpp.txt \
+	  --object-directory build/coverage build/coverage
+	cat build/coverage/cpp.txt
+	$(MAKE) build  # .venv gets the fast module again
+
 bench: build  ## speed against rivals; see docs/performance.md
 	$(BIN)/python benchmarks/kernels.py
 
-sanitize: $(VENV)/.tools  ## the C++ tests under address, undefined-behaviour and thread sanitizers
+debug: $(VENV)/.tools  ## the C++ tests with assertions of the invariants of the kernels
+	$(CMAKE) -S . -B build/debug $(CORE_ONLY) -DSOFTWOOD_DEBUG=ON
+	$(CMAKE) --build build/debug
+	$(BIN)/ctest --test-dir build/debug --output-on-failure
+
+sanitize: sanitize-core sanitize-python  ## both of the following
+
+sanitize-core: $(VENV)/.tools  ## the C++ tests under address, undefined-behaviour and thread sanitizers
 	for kind in address,undefined thread; do \
-	  $(CMAKE) -S . -B build/sanitize-$$kind -G Ninja -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON \
-	    -DSOFTWOOD_SANITIZE=$$kind && \
+	  $(CMAKE) -S . -B build/sanitize-$$kind $(CORE_ONLY) -DSOFTWOOD_SANITIZE=$$kind && \
 	  $(CMAKE) --build build/sanitize-$$kind && \
 	  $(BIN)/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
 	done
+
+sanitize-python: $(VENV)/.dev  ## the Python tests of ops and torch, with a module under the address sanitizer
+	$(CMAKE) -S . -B build/sanitize-python -G Ninja -DSOFTWOOD_SANITIZE=address -DSOFTWOOD_DEBUG=ON \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
+	$(CMAKE) --build build/sanitize-python
+	PYTHON=$(BIN)/python sh tests/core/sanitize_python.sh build/sanitize-python
 
 stubs: build  ## after a change of the bindings: write src/softwood/_core.pyi anew
 	$(BIN)/python -m nanobind.stubgen -q -m softwood._core -o src/softwood/_core.pyi
@@ -53,7 +90,7 @@ wheel: $(VENV)/.tools  ## dist/softwood-*.whl
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-build-isolation --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(OLDEST) build dist
 
 $(VENV)/.tools: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -63,4 +100,10 @@ $(VENV)/.tools: constraints.txt
 # torch is named with its exact version in the same command, so that the resolver never looks at another build of it.
 $(VENV)/.dev: $(VENV)/.tools pyproject.toml
 	$(BUILD_WITH_TESTS) torch==2.13.0 --editable '.[dev]'
+	touch $@
+
+$(OLDEST)/.dev: constraints-oldest.txt pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(BUILD_OLDEST) scikit-build-core nanobind cmake ninja
+	$(BUILD_OLDEST) torch==2.13.0 --editable '.[test]'
 	touch $@

@@ -1,9 +1,9 @@
 """What a narrowing soft band costs: test AUC against the leaves that a row reaches in a tree at the end of training.
 
-Single members with `gamma` and `gamma_end` of a grid, on the stratified 70/30 splits of the PMLB sets that fit.py has.
+Single members with `gamma` and `gamma_end` of a grid, on the stratified 70/30 splits of the PMLB sets of the paper.
 Finished units are kept in the results file, so that a run goes on where it was stopped.
 
-    python benchmarks/gamma_schedule.py --data ../shared/data/pmlb --splits 3
+    python benchmarks/gamma_schedule.py --splits 3
     python benchmarks/gamma_schedule.py --report     # table, and the curve in docs/images/gamma_schedule.svg
 """
 
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import train_test_split
 
-from fit import auc, read_set, save
 from softwood import TreeEnsembleClassifier
+from suite_tables import DataTable, auc, default_folder, find_tables, read_table, split_rows
+from suite_units import write_json
 
 HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "images" / "gamma_schedule.svg"
@@ -33,15 +33,15 @@ LARGE = (
 SCHEDULES = [(1.0, end) for end in (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)] + [(2.0, end) for end in (2.0, 0.5, 0.1)]
 
 
-def run_unit(X: np.ndarray, y: np.ndarray, gamma: float, gamma_end: float, split: int) -> dict[str, float]:
+def run_unit(table: DataTable, gamma: float, gamma_end: float, split: int) -> dict[str, float]:
     """Fit one schedule on one split."""
-    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=split, stratify=y)
+    rows = split_rows(table, split)
     end = None if gamma_end == gamma else gamma_end
     model = TreeEnsembleClassifier(n_members=1, gamma=gamma, gamma_end=end, random_state=split, n_jobs=1)
-    model.fit(X_train, y_train)
+    model.fit(rows.X_train, rows.y_train)
     best = int(np.flatnonzero(model.history_["is_best"])[-1])
     return {
-        "auc": auc(y_test, model.predict_proba(X_test)),
+        "auc": auc(rows.y_test, model.predict_proba(rows.X_test)),
         "leaves": float(model.history_["mean_reachable_leaves"][best]),
         "gamma": float(model.history_["gamma"][best]),
     }
@@ -93,7 +93,7 @@ def draw(table: pd.DataFrame) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/pmlb"), help="folder of the PMLB sets")
+    parser.add_argument("--data", type=Path, default=default_folder(), help="folder of the data sets")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "gamma_schedule.json")
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--sets", nargs="+", help="all but the largest by default")
@@ -101,15 +101,16 @@ def main() -> None:
     arguments = parser.parse_args()
     units = json.loads(arguments.out.read_text())["units"] if arguments.out.exists() else {}
     if not arguments.report:
-        sets = arguments.sets or sorted(path.name for path in arguments.data.iterdir() if path.name not in LARGE)
-        data = {name: read_set(arguments.data, name) for name in sets}
+        paths = {name: path for name, path in find_tables(arguments.data).items() if "pmlb" in path.parts}
+        sets = arguments.sets or [name for name in paths if name not in LARGE]
+        data = {name: read_table(paths[name]) for name in sets}
         for split in range(arguments.splits):
             for name in sets:
                 for gamma, end in SCHEDULES:
                     key = f"{name}/{split}/{gamma:g}/{end:g}"
                     if key not in units:
-                        units[key] = run_unit(*data[name], gamma, end, split)
-                save(arguments.out, units)
+                        units[key] = run_unit(data[name], gamma, end, split)
+                write_json(arguments.out, {"units": units})
                 print(f"split {split}: {name}", flush=True)
     report(units)
 

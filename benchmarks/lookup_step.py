@@ -23,9 +23,9 @@ import numpy as np
 import machine
 from softwood import _core
 from softwood.training import Member, Samples, TrainingConfig
+from softwood.training.lookup_state import aligned
 from softwood.training.losses import Loss
-from softwood.training.state import MemberState
-from softwood.training.state import _native_settings as native_settings
+from softwood.training.state import MemberState, native_settings
 
 N_TREES, DEPTH, N_KNOTS, N_BATCHES, N_RAMPS = 64, 4, 33, 16, 8
 STILL = 1e-9  # learning rate
@@ -41,14 +41,6 @@ class Case:
 
 
 CASES = tuple(Case(q, k, batch) for q in (10, 40) for k in (1, 8) for batch in (64, 256, 1024))
-
-
-def aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros that begin at a multiple of 64 bytes, as rows of 16 floats should."""
-    n = int(np.prod(shape))
-    memory = np.zeros(n + 16, np.float32)
-    first = -memory.ctypes.data % 64 // 4
-    return memory[first : first + n].reshape(shape)
 
 
 def lookup_member(case: Case) -> Any:
@@ -84,11 +76,13 @@ def lookup_member(case: Case) -> Any:
         learning_rate=STILL,
         schedule="constant",
         warmup=0.0,
+        max_epochs=10**6,
         optimizer="adam",
     )
-    settings = native_settings(config, 10**9) | config.loss.native_settings(k) | {"seed": 0}
     targets = random.normal(size=(n, k)).astype(np.float32)
-    train = {"cells": cells.astype(np.uint32), "targets": targets, "weight": None, "rows": None}
+    cells = cells.astype(np.uint32)
+    train = {"cells": cells, "targets": targets, "weight": None, "rows": None}
+    settings = native_settings(config, Member(Samples(cells, targets)), k)
     return _core.LookupMember(settings, columns, arrays, train, None, None)
 
 

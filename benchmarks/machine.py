@@ -6,13 +6,16 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import softwood
 from softwood import ops
 
 
 def facts() -> dict[str, Any]:
+    """Everything that times depend on besides the code."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -21,10 +24,28 @@ def facts() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "instruction_set": ops.instruction_set(),
-        **{name: importlib.metadata.version(name) for name in ("softwood", "numpy", "torch")},
-        "commit": _output("git", "rev-parse", "--short", "HEAD"),
+        **versions(("softwood", "numpy", "torch")),
+        "commit": commit(),
         "compiler": (_output(os.environ.get("CXX", "c++"), "--version") or "unknown").splitlines()[0],
     }
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of those packages that are installed."""
+    found = {"softwood": softwood.__version__}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """The commit of this checkout, with "-changed" if its sources differ from it; None outside a checkout."""
+    name = _output("git", "rev-parse", "--short", "HEAD")
+    changed = _output("git", "status", "--porcelain", "--untracked-files=no", "--", "../src", "../core", "../bindings")
+    return f"{name}-changed" if name and changed else name
 
 
 def _cpu() -> str:

@@ -9,8 +9,8 @@ One thread; rows are NumPy float32, and each learner is called in its fastest wa
 the calling thread, the least of several rounds in which the learners take turns. Every timed prediction is checked
 first: C and ONNX against Python, and each learner's single rows against its bulk.
 
-    python benchmarks/predict.py --data ../shared/data/pmlb
-    python benchmarks/predict.py --data ../shared/data/pmlb --again
+    python benchmarks/predict.py
+    python benchmarks/predict.py --again
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
 import machine
-import softwood
-from fit import auc, read_set
+from learners import make_estimator
 from softwood.export import export
+from suite_tables import auc, default_folder, find_tables, read_table
 
 SETS = ("breast-cancer", "spambase", "satimage")
 TREES = [1, 2, 5, 10, 20, 30, 50, 70, 100, 200, 400]
@@ -97,20 +97,8 @@ class Contender:
 def fit(name: str, params: dict[str, Any], X: np.ndarray, y: np.ndarray) -> Any:
     """A fitted model of one learner."""
     if name == "softwood":
-        options = {"n_members": 1, "max_epochs": 50, "patience": 15, "random_state": 0, "n_jobs": 1}
-        return softwood.TreeEnsembleClassifier(**options, **params).fit(X, y)
-    if name == "xgboost":
-        from xgboost import XGBClassifier
-
-        return XGBClassifier(n_jobs=1, random_state=0, **params).fit(X, y)
-    if name == "lightgbm":
-        from lightgbm import LGBMClassifier
-
-        return LGBMClassifier(n_jobs=1, random_state=0, verbose=-1, **params).fit(X, y)
-    from catboost import CatBoostClassifier
-
-    quiet = {"thread_count": 1, "random_seed": 0, "verbose": False, "allow_writing_files": False}
-    return CatBoostClassifier(**quiet, **params).fit(X, y)
+        params = {"n_members": 1, "max_epochs": 50, "patience": 15, **params}
+    return make_estimator(name, "binary", threads=1, seed=0, **params).fit(X, y)
 
 
 def describe(params: dict[str, Any]) -> str:
@@ -128,7 +116,7 @@ def contender(name: str, params: dict[str, Any], model: Any, score: float, folde
     if name == "softwood":
         predictor = model.predictor()
         model.save(path)
-        row, bulk = predictor.predict, lambda X: predictor.predict(X, n_threads=1)
+        row, bulk = predictor.predict_proba, lambda X: predictor.predict_proba(X, n_threads=1)
         trees = model.model_.members[0].trees
         n_parameters = sum(int(np.count_nonzero(a)) for a in (trees.split_weight, trees.split_bias, trees.leaf_weight))
     elif name == "xgboost":
@@ -210,7 +198,11 @@ Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # train X, test X
 
 
 def read_split(folder: Path, name: str) -> Split:
-    X, y = load_breast_cancer(return_X_y=True) if name == "breast-cancer" else read_set(folder, name)
+    if name == "breast-cancer":
+        X, y = load_breast_cancer(return_X_y=True)
+    else:
+        table = read_table(find_tables(folder)[name])
+        X, y = table.X.to_numpy(np.float64), table.y
     return train_test_split(X.astype(np.float32), y, test_size=0.3, random_state=0, stratify=y)
 
 
@@ -279,7 +271,7 @@ def report(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/pmlb"))
+    parser.add_argument("--data", type=Path, default=default_folder(), help="folder of the data sets")
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--margin", type=float, default=0.002)

@@ -30,7 +30,7 @@ from softwood.export import export
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember, Trees
 from softwood.tabular.columns import Column, Preprocessor
-from softwood.tabular.features import LINEAR, Encoding
+from softwood.tabular.features import Encoding, FeatureKind
 from softwood.training.losses import Loss
 
 N_ROWS = 20_000
@@ -47,7 +47,7 @@ def make_model(state: str, m: int, p: int = 30, d: int = 6, gamma: float = 1.0) 
         return rng.standard_normal(shape, np.float32)
 
     zero, one = np.zeros(p, np.float32), np.ones(p, np.float32)
-    kind = np.full(p, LINEAR, np.uint8)
+    kind = np.full(p, FeatureKind.LINEAR, np.uint8)
     encoding = Encoding(np.arange(p, dtype=np.int32), kind, zero, one, normal(p), np.exp(normal(p)))
     trees = Trees(
         split_weight=normal(m, 2**d - 1, p) * np.float32(SPREAD[state] * gamma / np.sqrt(p)),
@@ -88,7 +88,7 @@ class Case:
         self.predictor = self.model.predictor()
         self.single = self.X.astype(np.float32)
         self.times: dict[str, list[float]] = {"row": [], "c_row": [], "bulk": []}
-        np.testing.assert_array_equal(self.predictor.predict(self.X[7]), self.predictor.predict(self.X)[7])
+        np.testing.assert_array_equal(self.predictor.predict_proba(self.X[7]), self.predictor.predict_proba(self.X)[7])
         folder.mkdir()
         export(self.model, folder / "model.c")
         (folder / "driver.c").write_text(C_DRIVER)
@@ -99,14 +99,14 @@ class Case:
 
     def measure(self, rounds: int) -> None:
         rows = itertools.cycle(list(self.X[:500]))
-        self.times["row"] += seconds(lambda: self.predictor.predict(next(rows)), 300, rounds)
+        self.times["row"] += seconds(lambda: self.predictor.predict_proba(next(rows)), 300, rounds)
         self.times["bulk"] += [
-            s / N_ROWS for s in seconds(lambda: self.predictor.predict(self.single, n_threads=1), 1, rounds)
+            s / N_ROWS for s in seconds(lambda: self.predictor.predict_proba(self.single, n_threads=1), 1, rounds)
         ]
         some = self.X[:500]
         run = subprocess.run([self.program, "500"], input=some.tobytes(), capture_output=True, check=True, timeout=300)
         microseconds, total = map(float, run.stdout.split())
-        np.testing.assert_allclose(total, 20 * self.predictor.predict(some)[:, 0].sum(), rtol=1e-9)
+        np.testing.assert_allclose(total, 20 * self.predictor.predict_proba(some)[:, 0].sum(), rtol=1e-9)
         self.times["c_row"].append(1e-6 * microseconds)
 
     def figures(self) -> dict[str, Any]:

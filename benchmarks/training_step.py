@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import softwood
-from softwood.training import Member, Samples, TrainingConfig
+from softwood.training import MemberData, Samples, TrainingConfig
 from softwood.training.losses import Loss
 from softwood.training.state import MemberState
 
@@ -55,13 +55,13 @@ CASES = (
 )
 
 
-def make_member(case: Case) -> Member:
+def make_member(case: Case) -> MemberData:
     random = np.random.default_rng(0)
     x = random.normal(size=(case.n * N_BATCHES, N_FEATURES)).astype(np.float32)
-    return Member(Samples(x, random.integers(0, N_CLASSES, len(x))))
+    return MemberData(Samples(x, random.integers(0, N_CLASSES, len(x))))
 
 
-def make_native(case: Case, member: Member, optimizer: Any) -> MemberState:
+def make_native(case: Case, member: MemberData, optimizer: Any) -> MemberState:
     config = TrainingConfig(
         Loss("cross_entropy", n_classes=N_CLASSES),
         n_trees=case.n_trees,
@@ -105,7 +105,7 @@ class NativeSteps:
 class TorchSteps:
     """The same network as two matrix products and elementwise tensor operations."""
 
-    def __init__(self, case: Case, member: Member, state: MemberState) -> None:
+    def __init__(self, case: Case, member: MemberData, state: MemberState) -> None:
         self.case = case
         self.x = torch.from_numpy(member.train.x)
         self.y = torch.from_numpy(np.asarray(member.train.y))

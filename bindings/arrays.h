@@ -1,12 +1,14 @@
 // NumPy arrays as the views that the core takes. Every size is checked here, whatever the caller has checked before, so
-// that no call from Python can make the core read or write past an array.
+// that no call from Python can make the core read or write past an array. Tapes are checked for the same reason.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 
@@ -53,35 +55,65 @@ Rows<T> rows_of(const Matrix<T>& x, std::int64_t n_features) {
   return {x.data(), static_cast<std::int64_t>(x.shape(0)), x.stride(0)};
 }
 
-// `leaf_weight` may be absent where only routing is asked for.
+// The numbers of an ensemble that decide how much memory it is.
+struct EnsembleShape {
+  std::int64_t n_trees, n_splits, n_features, n_outputs;
+};
+
+// The one place where an ensemble is made from a caller's numbers.
 template <typename T>
-Ensemble<T> ensemble_of(const Input<T, 3>& split_weight, const std::optional<Input<T, 2>>& split_bias,
-                        const std::optional<Input<T, 3>>& leaf_weight, int activation, double gamma) {
-  const auto n_trees = static_cast<std::int64_t>(split_weight.shape(0));
-  const auto n_splits = static_cast<std::int64_t>(split_weight.shape(1));
-  const auto n_features = static_cast<std::int64_t>(split_weight.shape(2));
-  require(n_trees >= 1 && n_features >= 1, "split_weight is empty");
-  require(n_splits >= 1 && n_splits < (std::int64_t{1} << kMaxDepth) && ((n_splits + 1) & n_splits) == 0,
-          "a tree needs 2^d - 1 splits, d from 1 to 20");
-  require(activation >= 0 && activation <= 2, "activation must be 0, 1 or 2");
-  require(static_cast<T>(gamma) > T{0}, "gamma must be positive");
-  const int depth = std::bit_width(static_cast<std::uint64_t>(n_splits));
-  std::int64_t n_outputs = 1;
-  if (leaf_weight) {
-    n_outputs = static_cast<std::int64_t>(leaf_weight->shape(2));
-    require(n_outputs >= 1 && has_shape(*leaf_weight, {n_trees, n_splits + 1, n_outputs}),
-            "leaf_weight must be [m, 2^d, k]");
+Ensemble<T> checked_ensemble(const T* split_weight, const T* split_bias, const T* leaf_weight,
+                             const EnsembleShape& shape, int activation, double gamma) {
+  const auto& [n_trees, n_splits, n_features, n_outputs] = shape;
+  require(n_trees >= 1 && n_features >= 1 && n_outputs >= 1, "an ensemble needs trees, features and outputs");
+  if (n_splits < 1 || n_splits >= (std::int64_t{1} << kMaxDepth) ||
+      !std::has_single_bit(static_cast<std::uint64_t>(n_splits + 1))) {
+    refuse("a tree needs 2^d - 1 splits, d from 1 to " + std::to_string(kMaxDepth) + "; got " +
+           std::to_string(n_splits));
   }
-  if (split_bias) require(has_shape(*split_bias, {n_trees, n_splits}), "split_bias must be [m, 2^d - 1]");
-  return {split_weight.data(),
-          split_bias ? split_bias->data() : nullptr,
-          leaf_weight ? leaf_weight->data() : nullptr,
+  if (activation < 0 || activation >= kActivations) refuse("unknown activation " + std::to_string(activation));
+  require(static_cast<T>(gamma) > T{0} && std::isfinite(static_cast<T>(gamma)), "gamma must be positive and finite");
+  return {split_weight,
+          split_bias,
+          leaf_weight,
           n_trees,
           n_features,
           n_outputs,
-          depth,
+          std::bit_width(static_cast<std::uint64_t>(n_splits)),
           static_cast<Activation>(activation),
           static_cast<T>(gamma)};
+}
+
+// `leaf_weight` may be absent if only routing is needed.
+template <typename T>
+Ensemble<T> ensemble_of(const Input<T, 3>& split_weight, const std::optional<Input<T, 2>>& split_bias,
+                        const std::optional<Input<T, 3>>& leaf_weight, int activation, double gamma) {
+  const auto size = [](std::size_t length) { return static_cast<std::int64_t>(length); };
+  const EnsembleShape shape{size(split_weight.shape(0)), size(split_weight.shape(1)), size(split_weight.shape(2)),
+                            leaf_weight ? size(leaf_weight->shape(2)) : 1};
+  require(!leaf_weight || has_shape(*leaf_weight, {shape.n_trees, shape.n_splits + 1, shape.n_outputs}),
+          "leaf_weight must be [m, 2^d, k]");
+  require(!split_bias || has_shape(*split_bias, {shape.n_trees, shape.n_splits}), "split_bias must be [m, 2^d - 1]");
+  return checked_ensemble<T>(split_weight.data(), split_bias ? split_bias->data() : nullptr,
+                             leaf_weight ? leaf_weight->data() : nullptr, shape, activation, gamma);
+}
+
+template <typename T>
+std::string description(const TapeKey<T>& key) {
+  return std::to_string(key.n_rows) + " rows, " + std::to_string(key.n_trees) + " trees of depth " +
+         std::to_string(key.depth) + ", " + kActivationNames[static_cast<int>(key.activation)] + ", gamma " +
+         std::to_string(key.gamma) + ", sum_trees " + (key.sum_trees ? "True" : "False");
+}
+
+// A tape of another call would make the core read past its memory.
+template <typename T>
+void check_tape(const Tape<T>* tape, const Ensemble<T>& ensemble, std::int64_t n_rows, bool sum_trees) {
+  if (tape == nullptr) return;
+  const TapeKey<T> wanted = TapeKey<T>::of(ensemble, n_rows, sum_trees);
+  require(tape->key() != nullptr, "the tape is empty: no forward pass has filled it");
+  if (*tape->key() == wanted) return;
+  refuse("the tape must come from a forward pass with the same arguments; it was made for " +
+         description(*tape->key()) + ", this call has " + description(wanted));
 }
 
 // Whether `array` has the shape of the layer's output.

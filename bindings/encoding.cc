@@ -13,17 +13,24 @@ Encoding encoding_of(const nb::dict& arrays, std::int64_t n_base_columns) {
   const auto column = [&](const char* name) {
     const auto array = nb::cast<Input<float, 1>>(arrays[name], false);
     require(has_shape(array, {p}), "the arrays of an encoding must have the same length");
-    return array.data();
+    return std::vector<float>(array.data(), array.data() + p);
   };
-  Encoding encoding{source.data(), column("start"), column("rate"), column("mean"), column("scale"), nullptr, {}};
+  Encoding encoding{{source.data(), source.data() + p},
+                    column("start"),
+                    column("rate"),
+                    column("mean"),
+                    column("scale"),
+                    {},
+                    {},
+                    true};
   if (arrays.contains("bound")) encoding.bound = column("bound");
-  encoding.in_order = true;
   for (std::int64_t f = 0; f < p; ++f) {
-    encoding.in_order = encoding.in_order && source.data()[f] == f;
-    require(source.data()[f] >= 0 && source.data()[f] < n_base_columns, "a feature reads a column that does not exist");
+    const std::int32_t from = encoding.source[static_cast<std::size_t>(f)];
+    encoding.in_order = encoding.in_order && from == f;
+    require(from >= 0 && from < n_base_columns, "a feature reads a column that does not exist");
     require(kind.data()[f] < kFeatureKinds, "a feature has an unknown kind");
     require(f == 0 || kind.data()[f] >= kind.data()[f - 1], "features must be sorted by kind");
-    for (int k = kind.data()[f]; k < kFeatureKinds; ++k) encoding.begin[k + 1] = f + 1;
+    for (std::size_t k = kind.data()[f]; k < kFeatureKinds; ++k) encoding.begin[k + 1] = f + 1;
   }
   return encoding;
 }

@@ -1,11 +1,13 @@
-// The passes of the ensemble, for float and double. Arrays come in already converted and are written in place.
+// The passes of the ensemble, for float and double. Arrays are already converted and are written in place.
 #include "softwood/ensemble.h"
-#include "softwood/marked_rows.h"
 
 #include <nanobind/stl/optional.h>
 
+#include <utility>
+
 #include "arrays.h"
 #include "softwood/finite.h"
+#include "softwood/marked_rows.h"
 #include "softwood/thread_pool.h"
 
 namespace softwood::bindings {
@@ -13,7 +15,7 @@ namespace {
 
 using namespace nb::literals;
 
-// 0 stands for "as many as set_num_threads says".
+// 0 means the number that set_num_threads has set.
 int threads_or_default(int n_threads) { return n_threads > 0 ? n_threads : num_threads(); }
 
 template <typename T>
@@ -26,16 +28,25 @@ void bind_forward(nb::module_& module) {
         const Ensemble<T> ensemble = ensemble_of<T>(split_weight, split_bias, leaf_weight, activation, gamma);
         const Rows<T> rows = rows_of<T>(x, ensemble.n_features);
         require(has_output_shape(output, ensemble, rows.n_rows, sum_trees), "output has the wrong shape");
+        require(tape == nullptr || tape->key() == nullptr, "the tape must be new: another thread may be reading it");
         T* const destination = output.data();
-        nb::gil_scoped_release unlocked;
-        const std::int64_t position =
-            check_finite ? first_non_finite(rows.data, rows.n_rows, ensemble.n_features, rows.row_stride) : -1;
-        if (position < 0) forward(ensemble, rows, sum_trees, destination, tape, threads_or_default(n_threads));
+        Tape<T> filled;
+        std::int64_t position = -1;
+        {
+          nb::gil_scoped_release unlocked;
+          if (check_finite) position = first_non_finite(rows.data, rows.n_rows, ensemble.n_features, rows.row_stride);
+          if (position < 0) {
+            forward(ensemble, rows, sum_trees, destination, tape != nullptr ? &filled : nullptr,
+                    threads_or_default(n_threads));
+          }
+        }
+        if (tape != nullptr && tape->key() == nullptr) *tape = std::move(filled);
         return position;
       },
       "x"_a.noconvert(), "split_weight"_a.noconvert(), "leaf_weight"_a.noconvert(), "split_bias"_a.noconvert().none(),
       "activation"_a, "gamma"_a, "sum_trees"_a, "output"_a.noconvert(), "tape"_a.none(), "n_threads"_a,
-      "check_finite"_a, "Returns the position of the first value of x that is not finite, having done nothing, or -1.");
+      "check_finite"_a,
+      "Returns -1, or the position of the first value of x that is not finite; in this case nothing is computed.");
 }
 
 template <typename T>
@@ -62,6 +73,7 @@ void bind_backward(nb::module_& module) {
                 "split_marked must be [m, 2^d - 1]");
         require(leaf_marked ? has_shape(*leaf_marked, {m, n_leaves}) : !grad_leaf_weight,
                 "leaf_marked must be [m, 2^d]");
+        check_tape(tape, ensemble, rows.n_rows, sum_trees);
         const Gradients<T> gradients{data_or_null(grad_x),          data_or_null(grad_split_weight),
                                      data_or_null(grad_split_bias), data_or_null(grad_leaf_weight),
                                      data_or_null(split_marked),    data_or_null(leaf_marked)};
@@ -104,7 +116,7 @@ void bind_clear_rows(nb::module_& module) {
         const auto n_rows = static_cast<std::int64_t>(marked.size());
         const auto size_a = static_cast<std::int64_t>(rows_a.size());
         const auto size_b = rows_b ? static_cast<std::int64_t>(rows_b->size()) : 0;
-        require(n_rows > 0 && size_a % n_rows == 0 && size_b % n_rows == 0, "one mark a row");
+        require(n_rows > 0 && size_a % n_rows == 0 && size_b % n_rows == 0, "there must be one mark per row");
         nb::gil_scoped_release unlocked;
         clear_rows(marked.data(), n_rows, rows_a.data(), size_a / n_rows, data_or_null(rows_b), size_b / n_rows);
       },
@@ -137,6 +149,10 @@ void bind_passes(nb::module_& module, const char* tape_name) {
 }  // namespace
 
 void bind_ensemble(nb::module_& module) {
+  nb::dict activations;
+  for (int code = 0; code < kActivations; ++code) activations[kActivationNames[code]] = code;
+  module.attr("ACTIVATIONS") = activations;
+  module.attr("MAX_DEPTH") = kMaxDepth;
   bind_passes<float>(module, "TapeFloat32");
   bind_passes<double>(module, "TapeFloat64");
   module.def("instruction_set", &instruction_set);

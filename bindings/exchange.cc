@@ -13,9 +13,9 @@ namespace softwood::bindings {
 namespace {
 
 constexpr std::uint32_t kMajorVersion = 1;
-constexpr std::uint32_t kMinorVersion = 3;  // the one that this layout was compared with; later ones only append
+constexpr std::uint32_t kMinorVersion = 3;  // this layout was verified with it; later ones only append
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kManyBytes = std::size_t{1} << 22;
+constexpr std::size_t kHugePageBytes = std::size_t{1} << 22;
 
 struct ManagedTensor {
   std::uint32_t major, minor;
@@ -30,17 +30,17 @@ struct Exchange {
   void* previous;
   void* allocate;
   void* managed_from_object;
-  int (*object_from_managed)(ManagedTensor* tensor, void** object);  // the object owns the tensor from then on
+  int (*object_from_managed)(ManagedTensor* tensor, void** object);  // the object takes ownership of the tensor
   int (*view_of_object)(void* object, nb::dlpack::dltensor* view);
   void* current_stream;
 };
 
 const Exchange* exchange = nullptr;
 
-// A tensor that is ours until the framework calls the deleter. Its elements follow in the same allocation.
+// A tensor that exists until the framework calls the deleter. Its elements follow in the same allocation.
 struct Block {
   ManagedTensor managed;
-  std::int64_t shape[kMostDims], strides[kMostDims];
+  std::int64_t shape[kMaxDims], strides[kMaxDims];
 
   char* elements() {
     const auto end = reinterpret_cast<std::uintptr_t>(this + 1);
@@ -49,6 +49,7 @@ struct Block {
 };
 
 bool is_contiguous(const nb::dlpack::dltensor& tensor) {
+  if (tensor.strides == nullptr) return true;  // by DLPack's definition
   std::int64_t expected = 1;
   for (int dim = tensor.ndim - 1; dim >= 0; --dim) {
     if (tensor.shape[dim] != 1 && tensor.strides[dim] != expected) return false;
@@ -58,7 +59,7 @@ bool is_contiguous(const nb::dlpack::dltensor& tensor) {
 }
 
 bool look_at_tensor(const nb::dlpack::dltensor& tensor, TensorView& view) {
-  if (tensor.device.device_type != nb::device::cpu::value || tensor.ndim > kMostDims) return false;
+  if (tensor.device.device_type != nb::device::cpu::value || tensor.ndim > kMaxDims) return false;
   view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   view.n_dims = tensor.ndim;
   view.dtype = tensor.dtype;
@@ -75,10 +76,10 @@ void* allocate(std::size_t n_bytes, bool zeros) {
   void* const memory = zeros ? std::calloc(n_bytes, 1) : std::malloc(n_bytes);
   if (memory == nullptr) throw std::bad_alloc();
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (zeros && n_bytes >= kManyBytes) {
+  if (zeros && n_bytes >= kHugePageBytes) {
     constexpr std::uintptr_t kPage = 4096;
     const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(memory), first = (begin + kPage - 1) / kPage * kPage;
-    madvise(reinterpret_cast<void*>(first), begin + n_bytes - first, MADV_HUGEPAGE);  // no more than advice
+    madvise(reinterpret_cast<void*>(first), begin + n_bytes - first, MADV_HUGEPAGE);  // may fail
   }
 #endif
   return memory;
@@ -91,6 +92,7 @@ bool use_exchange(nb::object capsule) {
   if (found == nullptr) throw nb::python_error();
   if (found->major != kMajorVersion) return false;
   exchange = found;
+  capsule.release();  // the table must outlive every tensor
   return true;
 }
 

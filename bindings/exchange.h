@@ -1,7 +1,7 @@
-// Tensors of a framework, read and made without its headers and without a call of Python for each of their properties.
+// Tensors of a framework, read and created without its headers and without a Python call for each of their properties.
 //
-// A framework's tensor type may carry a table of functions, DLPack's exchange interface, whose layout is fixed for a
-// major version of DLPack: PyTorch does from 2.10 on. Without a table, NumPy arrays stand in for tensors on both ways.
+// The tensor type of a framework may provide a table of functions, DLPack's exchange interface, whose layout is fixed
+// for a major version of DLPack: PyTorch does from 2.10 on. Without a table, NumPy arrays take the place of tensors.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,13 +17,13 @@ namespace softwood::bindings {
 
 namespace nb = nanobind;
 
-inline constexpr int kMostDims = 3;
+inline constexpr int kMaxDims = 3;
 
-// What the passes need to know of a tensor on the CPU with C-contiguous, aligned elements.
+// A tensor on the CPU with C-contiguous, aligned elements.
 struct TensorView {
   void* data = nullptr;
   int n_dims = 0;
-  std::array<std::int64_t, kMostDims> shape{};
+  std::array<std::int64_t, kMaxDims> shape{};
   nb::dlpack::dtype dtype;
 
   template <typename T>
@@ -33,14 +33,14 @@ struct TensorView {
   }
 };
 
-// Looks at a tensor; false if it is not laid out as above, or not a tensor. The view is good while the object lives.
+// Reads a tensor; false if it does not have this layout or is not a tensor. The view is valid while the object lives.
 bool look_at(nb::handle object, TensorView& view);
 
-// Memory for std::free. Many zeros are fresh pages, which cost nothing until they are touched; large pages are asked
-// for, since each costs its first reader a fault, and rows far apart miss fewer of them.
+// Memory to be released by std::free. A large block of zeros consists of fresh pages, which cost nothing until they are
+// touched; huge pages are requested for it, for fewer page faults and TLB misses.
 void* allocate(std::size_t n_bytes, bool zeros);
 
-// Makes a tensor and sets `data` to its elements, which `allocate` made.
+// Creates a tensor in memory from `allocate` and sets `data` to its elements.
 nb::object new_tensor(nb::dlpack::dtype dtype, std::initializer_list<std::int64_t> shape, bool zeros, void** data);
 
 template <typename T>
@@ -48,7 +48,8 @@ nb::object new_tensor(std::initializer_list<std::int64_t> shape, bool zeros, T**
   return new_tensor(nb::dtype<T>(), shape, zeros, reinterpret_cast<void**>(data));
 }
 
-// Uses the table in a capsule from now on, or arrays if there is None; false, and arrays, if its version is unknown.
+// From now on uses the table in a capsule, or arrays if it is None. If the version is unknown, uses arrays and returns
+// false.
 bool use_exchange(nb::object capsule);
 
 }  // namespace softwood::bindings

@@ -150,10 +150,6 @@ LookupParameters parameters_of(const nb::dict& arrays, const LookupSettings& set
   return parameters;
 }
 
-nb::object copy_of(const nb::object& dict) {
-  return dict.is_none() ? dict : nb::steal<nb::object>(PyDict_Copy(dict.ptr()));
-}
-
 class LookupMember {
  public:
   using Number = float;
@@ -163,7 +159,7 @@ class LookupMember {
       : columns(column_arrays) {
     const auto block_columns = nb::cast<AnyInput<std::int32_t>>(arrays["block_columns"], false);
     const LookupSettings settings{.shape = shape_of(given, block_columns),
-                                  .activation = choice(given, "activation", Activation::logistic),
+                                  .activation = choice(given, "activation", static_cast<Activation>(kActivations - 1)),
                                   .adam = adam_settings_of(given),
                                   .loop = loop_settings_of<float>(given, custom)};
     columns.check_block_columns(block_columns);
@@ -187,6 +183,7 @@ class LookupMember {
 
   Columns columns;
   std::unique_ptr<Trainer<float>> trainer;
+  bool running = false;
   nb::object owners;  // of all memory that the trainer sees, whatever becomes of the caller's dicts
 };
 
@@ -302,7 +299,7 @@ class PredictingTrees {
     trees.split_bias = read_only(arrays, "split_bias", {n_blocks, kBlockLanes});
     trees.leaf_weight = leaf_weight.data();
     trees.offset = read_only(arrays, "offset", {trees.n_outputs});
-    trees.activation = choice(settings, "activation", Activation::logistic);
+    trees.activation = choice(settings, "activation", static_cast<Activation>(kActivations - 1));
     trees.gamma = static_cast<float>(setting<double>(settings, "gamma"));
     require(trees.gamma > 0, "gamma must be positive");
     if (!given_sources.is_none()) trees.sources = sources_of(nb::cast<nb::dict>(given_sources));

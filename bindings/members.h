@@ -102,7 +102,7 @@ Labels<T> labels_of(const nb::dict& samples, std::int64_t n, const Loss<T>& loss
   const auto targets = nb::cast<Input<T, 2>>(samples["targets"], false);
   require(static_cast<std::int64_t>(targets.shape(0)) == n, "targets must have the rows of x");
   require(static_cast<std::int64_t>(targets.shape(1)) == loss.n_targets, "targets must have n_targets columns");
-  Labels<T> result{targets.data(), nullptr, nullptr, n};
+  Labels<T> result{targets.data(), nullptr, nullptr, n, n};
   if (!samples["weight"].is_none()) {
     const auto weight = nb::cast<Input<T, 1>>(samples["weight"], false);
     require(has_shape(weight, {n}), "weight must have the rows of x");
@@ -161,21 +161,55 @@ std::vector<EpochOutcome> run_interruptibly(const std::vector<Trainer<T>*>& trai
   return outcomes;
 }
 
+// A dict's own copy, so that its arrays stay alive if the caller replaces them; None stays None.
+inline nb::object copy_of(const nb::object& dict) {
+  return dict.is_none() ? dict : nb::steal<nb::object>(PyDict_Copy(dict.ptr()));
+}
+
+// Members that train until the end of the scope, which must hold the GIL at both ends.
+template <typename Class>
+class RunningMembers {
+ public:
+  explicit RunningMembers(const nb::list& members) {
+    for (nb::handle member : members) {
+      members_.push_back(nb::cast<Class*>(member));
+      owners_.push_back(nb::borrow(member));
+      trainers.push_back(members_.back()->trainer.get());
+    }
+    for (const Class* member : members_) {
+      const bool is_free = !member->running && std::count(members_.begin(), members_.end(), member) == 1;
+      require(is_free, "a member can only run one epoch at a time");
+    }
+    for (Class* member : members_) member->running = true;
+  }
+  ~RunningMembers() {
+    for (Class* member : members_) member->running = false;
+  }
+  RunningMembers(const RunningMembers&) = delete;
+  RunningMembers& operator=(const RunningMembers&) = delete;
+
+  std::vector<Trainer<typename Class::Number>*> trainers;
+
+ private:
+  std::vector<Class*> members_;
+  std::vector<nb::object> owners_;
+};
+
 template <typename Class>
 nb::list run_members(const nb::list& members, std::int64_t epoch, double seconds_left, int n_threads) {
   using T = typename Class::Number;
-  std::vector<Trainer<T>*> trainers;
-  for (nb::handle member : members) trainers.push_back(nb::cast<Class*>(member)->trainer.get());
   require(n_threads >= 1, "n_threads must be positive");
+  const RunningMembers<Class> running(members);
   nb::list result;
-  for (const EpochOutcome& o : run_interruptibly<T>(trainers, epoch, seconds_left, n_threads)) {
+  for (const EpochOutcome& o : run_interruptibly<T>(running.trainers, epoch, seconds_left, n_threads)) {
     result.append(nb::make_tuple(static_cast<int>(o.status), o.steps_done, o.train_loss, o.validation_loss,
                                  o.mean_reachable_leaves, o.learning_rate, o.gamma, o.seconds, o.validation_metric));
   }
   return result;
 }
 
-// The properties and the epoch of a class of members: it has a `trainer` for numbers of the type `Number`.
+// The properties and the epoch of a class of members: it has a `trainer` for numbers of the type `Number`, and a flag
+// `running`, which is read and written under the GIL.
 template <typename Class>
 void bind_protocol(nb::class_<Class>& bound) {
   using namespace nb::literals;

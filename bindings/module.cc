@@ -1,5 +1,4 @@
-// The compiled module softwood._core. It is private: softwood.ops, softwood.tabular.features, softwood.training.state,
-// softwood.model.predictor and softwood.torch.native are its only importers.
+// The compiled module softwood._core. It is private; docs/architecture.md names the modules that import it.
 #include <nanobind/nanobind.h>
 
 namespace softwood::bindings {
@@ -13,7 +12,7 @@ void bind_xla(nanobind::module_& module);
 }  // namespace softwood::bindings
 
 NB_MODULE(_core, module) {
-  // A framework's graph that is still alive when the interpreter ends keeps its tape: nothing to warn the user of.
+  // A framework's graph that is still alive at interpreter exit keeps its tape; the user need not be warned.
   nanobind::set_leak_warnings(false);
   softwood::bindings::bind_encoding(module);
   softwood::bindings::bind_ensemble(module);

@@ -1,40 +1,29 @@
 // Fitted models compiled for prediction; see softwood/predictor.h. Everything that could make the core read past an
-// array is checked when the predictor is made, so that a call checks only its own arrays.
+// array is checked when the predictor is created, so that a call only checks its own arrays.
 #include "softwood/predictor.h"
-
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "arrays.h"
 #include "encoding.h"
+#include "settings.h"
 
 namespace softwood::bindings {
 namespace {
 
 using namespace nb::literals;
 
-template <typename T>
-T entry(const nb::dict& settings, const char* name) {
-  require(settings.contains(name), (std::string("setting ") + name + " is missing").c_str());
-  return nb::cast<T>(settings[name]);
-}
-
 BaseColumn base_column(const nb::dict& given, std::int64_t n_columns) {
   BaseColumn column{};
-  const int kind = entry<int>(given, "kind");
-  require(kind >= 0 && kind <= static_cast<int>(BaseKind::target_mean), "a base column has an unknown kind");
-  column.kind = static_cast<BaseKind>(kind);
-  column.source = entry<std::int32_t>(given, "source");
-  column.offset = entry<double>(given, "offset");
-  column.unit = entry<double>(given, "unit");
-  column.n_levels = entry<std::int32_t>(given, "n_levels");
-  column.missing_code = entry<std::int32_t>(given, "missing_code");
-  column.means = entry<std::vector<float>>(given, "means");
+  column.kind = choice(given, "kind", BaseKind::target_mean);
+  column.source = setting<std::int32_t>(given, "source");
+  column.offset = setting<double>(given, "offset");
+  column.unit = setting<double>(given, "unit");
+  column.n_levels = setting<std::int32_t>(given, "n_levels");
+  column.missing_code = setting<std::int32_t>(given, "missing_code");
+  column.means = setting<std::vector<float>>(given, "means");
   require(column.source >= 0 && column.source < n_columns, "a base column reads a column that does not exist");
   require(column.n_levels >= 0 && column.missing_code >= -1 && column.missing_code < std::max(1, column.n_levels),
           "a base column has wrong levels");
@@ -43,29 +32,12 @@ BaseColumn base_column(const nb::dict& given, std::int64_t n_columns) {
   return column;
 }
 
-EncodingArrays encoding_arrays(const nb::dict& given, std::int64_t n_base_columns) {
-  const Encoding view = encoding_of(given, n_base_columns);
-  const std::int64_t p = view.n_features();
-  EncodingArrays arrays{{view.source, view.source + p},
-                        {view.start, view.start + p},
-                        {view.rate, view.rate + p},
-                        {view.mean, view.mean + p},
-                        {view.scale, view.scale + p},
-                        {},
-                        view.begin,
-                        view.in_order};
-  if (view.bound != nullptr) arrays.bound.assign(view.bound, view.bound + p);
-  return arrays;
-}
-
 PredictionHead head_of(const nb::dict& given, std::int64_t n_outputs) {
   PredictionHead head{};
-  const int link = entry<int>(given, "link");
-  require(link >= 0 && link <= static_cast<int>(Link::softmax), "the link is unknown");
-  head.link = static_cast<Link>(link);
-  head.target_mean = entry<std::vector<double>>(given, "target_mean");
-  head.target_scale = entry<std::vector<double>>(given, "target_scale");
-  head.quantile_rank = entry<std::vector<std::int32_t>>(given, "quantile_rank");
+  head.link = choice(given, "link", Link::softmax);
+  head.target_mean = setting<std::vector<double>>(given, "target_mean");
+  head.target_scale = setting<std::vector<double>>(given, "target_scale");
+  head.quantile_rank = setting<std::vector<std::int32_t>>(given, "quantile_rank");
   const auto n_targets = static_cast<std::int64_t>(head.target_mean.size());
   const auto n_quantiles = static_cast<std::int32_t>(head.quantile_rank.size());
   require(head.target_scale.size() == head.target_mean.size(), "targets need a mean and a scale each");
@@ -91,22 +63,22 @@ double largest_score(const Ensemble<float>& ensemble) {
   return total;
 }
 
-void add_member(Predictor& predictor, const nb::dict& given, const std::vector<EncodingArrays>& encodings) {
-  const auto encoding = entry<std::int64_t>(given, "encoding");
+void add_member(Predictor& predictor, const nb::dict& given, const std::vector<Encoding>& encodings) {
+  const auto encoding = setting<std::int64_t>(given, "encoding");
   require(encoding >= 0 && encoding < static_cast<std::int64_t>(encodings.size()), "a member has an unknown encoding");
-  const std::int64_t p = encodings[static_cast<std::size_t>(encoding)].view().n_features();
-  const auto rounder = entry<double>(given, "rounder");
+  const std::int64_t p = encodings[static_cast<std::size_t>(encoding)].n_features();
+  const auto rounder = setting<double>(given, "rounder");
   const auto offset = nb::cast<Input<float, 1>>(given["offset"], false);
   require(has_shape(offset, {predictor.n_outputs()}), "members differ in outputs");
   predictor.add_member(offset.data());
   double largest = 0;
-  for (nb::handle some : entry<nb::list>(given, "trees")) {
+  for (nb::handle some : setting<nb::list>(given, "trees")) {
     const auto trees = nb::cast<nb::dict>(some);
     const auto split_weight = nb::cast<Input<float, 3>>(trees["split_weight"], false);
     const auto split_bias = nb::cast<Input<float, 2>>(trees["split_bias"], false);
     const auto leaf_weight = nb::cast<Input<float, 3>>(trees["leaf_weight"], false);
-    const Ensemble<float> ensemble = ensemble_of<float>(split_weight, split_bias, leaf_weight,
-                                                        entry<int>(given, "activation"), entry<double>(given, "gamma"));
+    const Ensemble<float> ensemble = ensemble_of<float>(
+        split_weight, split_bias, leaf_weight, setting<int>(given, "activation"), setting<double>(given, "gamma"));
     require(ensemble.n_features == p, "a member and its encoding differ in features");
     require(ensemble.n_outputs == predictor.n_outputs(), "members differ in outputs");
     require((ensemble.n_trees << ensemble.depth) * (p + 8) < (std::int64_t{1} << 31), "a member has too many weights");
@@ -121,9 +93,9 @@ void make(Predictor* place, std::int64_t n_columns, std::int64_t n_outputs, cons
   require(n_columns >= 1 && n_outputs >= 1 && nb::len(members) >= 1, "sizes must be positive");
   std::vector<BaseColumn> columns;
   for (nb::handle column : base) columns.push_back(base_column(nb::cast<nb::dict>(column), n_columns));
-  std::vector<EncodingArrays> arrays;
+  std::vector<Encoding> arrays;
   for (nb::handle encoding : encodings) {
-    arrays.push_back(encoding_arrays(nb::cast<nb::dict>(encoding), static_cast<std::int64_t>(columns.size())));
+    arrays.push_back(encoding_of(nb::cast<nb::dict>(encoding), static_cast<std::int64_t>(columns.size())));
   }
   new (place) Predictor(n_columns, n_outputs, std::move(columns), arrays, head_of(head, n_outputs));
   try {
@@ -144,20 +116,26 @@ std::int64_t predict_row(const Predictor& predictor, const Input<T, 1>& row, con
 }
 
 template <typename T>
-std::int64_t predict(const Predictor& predictor, const Matrix<T>& x, bool raw_scores, const Output<double, 2>& output,
-                     int n_threads) {
-  const Rows<T> rows = rows_of<T>(x, predictor.n_columns());
+Rows<T> checked_rows(const Predictor& predictor, const Matrix<T>& x, std::int64_t n_columns, bool raw_scores,
+                     const Output<double, 2>& output, int n_threads) {
+  const Rows<T> rows = rows_of<T>(x, n_columns);
   const std::int64_t n_outputs = raw_scores ? predictor.n_outputs() : predictor.n_predictions();
   require(has_shape(output, {rows.n_rows, n_outputs}) && n_threads >= 1, "output has the wrong shape");
+  return rows;
+}
+
+template <typename T>
+std::int64_t predict(const Predictor& predictor, const Matrix<T>& x, bool raw_scores, const Output<double, 2>& output,
+                     int n_threads) {
+  const Rows<T> rows = checked_rows<T>(predictor, x, predictor.n_columns(), raw_scores, output, n_threads);
   nb::gil_scoped_release unlocked;
   return predictor.predict(rows, raw_scores, output.data(), n_threads);
 }
 
 void predict_base(const Predictor& predictor, const Matrix<float>& base, bool raw_scores,
                   const Output<double, 2>& output, int n_threads) {
-  const Rows<float> rows = rows_of<float>(base, predictor.n_base_columns());
-  const std::int64_t n_outputs = raw_scores ? predictor.n_outputs() : predictor.n_predictions();
-  require(has_shape(output, {rows.n_rows, n_outputs}) && n_threads >= 1, "output has the wrong shape");
+  const Rows<float> rows =
+      checked_rows<float>(predictor, base, predictor.n_base_columns(), raw_scores, output, n_threads);
   nb::gil_scoped_release unlocked;
   predictor.predict_base(rows, raw_scores, output.data(), n_threads);
 }

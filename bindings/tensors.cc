@@ -1,4 +1,4 @@
-// The passes of the ensemble on the tensors of a framework. They check all that they are given, as those on arrays do.
+// The passes of the ensemble on the tensors of a framework. All arguments are checked, as in the passes on arrays.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace nb::literals;
 
-// x, split_weight, leaf_weight and split_bias or None.
+// x, split_weight, leaf_weight and split_bias (which may be None).
 struct Tensors {
   TensorView x, split_weight, leaf_weight, split_bias;
   bool has_bias;
@@ -47,17 +47,9 @@ struct Tensors {
 
   template <typename T>
   Ensemble<T> ensemble(int activation, double gamma) const {
-    require(activation >= 0 && activation <= 2, "activation must be 0, 1 or 2");
-    require(static_cast<T>(gamma) > T{0}, "gamma must be positive");
-    return {static_cast<const T*>(split_weight.data),
-            has_bias ? static_cast<const T*>(split_bias.data) : nullptr,
-            static_cast<const T*>(leaf_weight.data),
-            n_trees(),
-            n_features(),
-            n_outputs(),
-            std::countr_zero(static_cast<std::uint64_t>(n_leaves())),
-            static_cast<Activation>(activation),
-            static_cast<T>(gamma)};
+    return checked_ensemble<T>(
+        static_cast<const T*>(split_weight.data), has_bias ? static_cast<const T*>(split_bias.data) : nullptr,
+        static_cast<const T*>(leaf_weight.data), {n_trees(), n_splits(), n_features(), n_outputs()}, activation, gamma);
   }
 
   template <typename T>
@@ -98,12 +90,12 @@ nb::object forward_tensors(nb::handle x, nb::handle split_weight, nb::handle lea
   return run(tensors, activation, gamma, sum_trees, n_threads, with_tape);
 }
 
-// Which gradients are asked for.
+// Which gradients are needed.
 struct Needs {
   bool x, split_weight, leaf_weight, split_bias;
 };
 
-// All that a backward pass is asked to do, but for its result.
+// All arguments of a backward pass except where it writes.
 template <typename T>
 struct BackwardCall {
   Ensemble<T> ensemble;
@@ -140,11 +132,19 @@ nb::object dense_gradients(const BackwardCall<T>& call) {
   return nb::make_tuple(std::move(x), std::move(split), std::move(leaf), std::move(bias));
 }
 
-// Room for all rows of the gradients of one ensemble, zero between passes; its pages cost nothing until they are
-// reached. Kept from step to step, so that a step costs what it reaches.
+// Memory for all gradient rows of one ensemble, zero between passes; its pages cost nothing until they are reached.
+// Kept from step to step, so that the cost of a step is proportional to what it reaches.
 template <typename T>
 class RowMemory {
  public:
+  bool in_use = false;  // while a pass writes to it; read and written under the GIL
+
+  // After a pass that failed, rows may not be zero.
+  void discard() {
+    for (Zeros<T>* rows : {&split_weight_, &leaf_weight_, &split_bias_}) *rows = {};
+    for (Zeros<std::uint8_t>* marks : {&split_marked_, &leaf_marked_}) *marks = {};
+  }
+
   Gradients<T> prepare(const Ensemble<T>& ensemble, const Needs& needs) {
     const std::int64_t splits = ensemble.n_trees * ensemble.n_splits(), leaves = ensemble.n_trees * ensemble.n_leaves();
     return {nullptr,
@@ -178,6 +178,18 @@ class RowMemory {
   Zeros<std::uint8_t> split_marked_, leaf_marked_;
 };
 
+template <typename T>
+class InUse {
+ public:
+  explicit InUse(RowMemory<T>& memory) : memory_(memory) { memory_.in_use = true; }
+  ~InUse() { memory_.in_use = false; }
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+
+ private:
+  RowMemory<T>& memory_;
+};
+
 // Returns (indices [2, r], values [r, n_columns], biases [r]) of the r marked rows; values are None for null arrays.
 template <typename T>
 nb::object taken_rows(std::uint8_t* marked, std::int64_t n_trees, std::int64_t n_nodes, T* rows, std::int64_t n_columns,
@@ -204,15 +216,19 @@ nb::object taken_rows(std::uint8_t* marked, std::int64_t n_trees, std::int64_t n
   return nb::make_tuple(std::move(indices), std::move(values), std::move(bias_values));
 }
 
-// Returns the gradient of x, what `taken_rows` says of splits, and what it says of leaves.
+// Returns the gradient of x, the result of `taken_rows` for the splits, and that for the leaves.
 template <typename T>
 nb::object sparse_gradients(const BackwardCall<T>& call, RowMemory<T>& memory) {
   const Ensemble<T>& ensemble = call.ensemble;
   Gradients<T> to = memory.prepare(ensemble, call.needs);
   nb::object x = call.needs.x ? new_tensor<T>({call.rows.n_rows, ensemble.n_features}, false, &to.x) : nb::none();
-  {
+  const InUse<T> in_use(memory);
+  try {
     nb::gil_scoped_release unlocked;
     call.run(to);
+  } catch (...) {
+    memory.discard();
+    throw;
   }
   nb::object splits = taken_rows(to.split_marked, ensemble.n_trees, ensemble.n_splits(), to.split_weight,
                                  ensemble.n_features, to.split_bias);
@@ -234,10 +250,17 @@ nb::object backward_of(const TensorView& source, const Tensors& tensors, int act
                              nb::cast<const Tape<T>*>(tape),
                              needs,
                              n_threads};
-  return memory.is_none() ? dense_gradients(call) : sparse_gradients(call, nb::cast<RowMemory<T>&>(memory));
+  check_tape(call.tape, call.ensemble, n, sum_trees);
+  if (memory.is_none()) return dense_gradients(call);
+  RowMemory<T>& shared = nb::cast<RowMemory<T>&>(memory);
+  if (shared.in_use) {  // by another thread
+    RowMemory<T> own;
+    return sparse_gradients(call, own);
+  }
+  return sparse_gradients(call, shared);
 }
 
-// Returns None if a tensor is not laid out as `look_at` says: gradients often are expanded from fewer elements.
+// Returns None if a tensor does not have the layout that `look_at` requires: gradients are often broadcast.
 nb::object backward_tensors(nb::handle grad_output, nb::handle x, nb::handle split_weight, nb::handle leaf_weight,
                             nb::handle split_bias, int activation, double gamma, bool sum_trees, int n_threads,
                             nb::handle tape, bool needs_x, bool needs_split_weight, bool needs_leaf_weight,

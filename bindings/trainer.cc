@@ -1,4 +1,4 @@
-// The trainer, for float and double. A member holds on to the arrays it was made from and works on them in place;
+// The trainer, for float and double. A member keeps the arrays it was made from alive and works on them in place;
 // between two epochs Python may read and copy them.
 #include "softwood/trainer.h"
 
@@ -62,7 +62,7 @@ MemberSettings<T> settings_of(const nb::dict& given, const nb::object& custom) {
   settings.n_trees = setting<std::int64_t>(given, "n_trees");
   settings.n_features = setting<std::int64_t>(given, "n_features");
   settings.depth = setting<int>(given, "depth");
-  settings.activation = choice(given, "activation", Activation::logistic);
+  settings.activation = choice(given, "activation", static_cast<Activation>(kActivations - 1));
   settings.normalisation = choice(given, "normalisation", Normalisation::training_set);
   settings.normalisation_epsilon = setting<double>(given, "batch_norm_epsilon");
   settings.batch_size = loop.batch_size;
@@ -71,7 +71,7 @@ MemberSettings<T> settings_of(const nb::dict& given, const nb::object& custom) {
   settings.adam = adam_settings_of(given);
   settings.loss = std::move(loop.loss);
   require(settings.n_trees >= 1 && settings.n_features >= 1, "sizes must be positive");
-  require(settings.depth >= 1 && settings.depth <= kMaxDepth, "depth must be 1 to 20");
+  if (settings.depth < 1 || settings.depth > kMaxDepth) refuse("depth must be 1 to " + std::to_string(kMaxDepth));
   return settings;
 }
 
@@ -94,12 +94,13 @@ class Member {
     const Parameters<T> parameters = parameters_of<T>(arrays, checked);
     trainer = std::make_unique<Trainer<T>>(std::move(checked), parameters, train_rows, held_out);
     trainer->validation_scores = scores;
-    owners = nb::make_tuple(arrays, train, validation);
+    owners = nb::make_tuple(copy_of(arrays), copy_of(train), copy_of(validation));
   }
 
   std::unique_ptr<Trainer<T>> trainer;
   Encoding train_encoding{}, validation_encoding{};
-  nb::object owners;  // of all memory that the trainer sees
+  nb::object owners;     // of all memory that the trainer uses
+  bool running = false;  // an epoch; read and written under the GIL
 };
 
 template <typename T>
@@ -128,8 +129,8 @@ void bind_member(nb::module_& module, const char* name) {
 }  // namespace
 
 void bind_trainer(nb::module_& module) {
-  bind_member<float>(module, "MemberFloat32");
-  bind_member<double>(module, "MemberFloat64");
+  bind_member<float>(module, "TrainerFloat32");
+  bind_member<double>(module, "TrainerFloat64");
   module.def(
       "shuffled_order",
       [](std::uint64_t seed, std::int64_t epoch, const Output<std::int64_t, 1>& order) {

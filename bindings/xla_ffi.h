@@ -122,9 +122,10 @@ inline Error* make_error(const Frame& frame, ErrorCode code, const char* message
 // Whether this frame is XLA's question for metadata; if so, it has been answered with the version of the interface.
 inline bool answer_metadata(const Frame& frame) {
   if (frame.extensions == nullptr || frame.extensions->type != kMetadataExtension) return false;
-  const bool same_major = frame.api != nullptr && frame.api->version.major == kMajorVersion;
-  const int minor =
-      same_major ? std::clamp(frame.api->version.minor, kOldestMinorVersion, kNewestMinorVersion) : kNewestMinorVersion;
+  // A framework that does not show its version here is one of the oldest.
+  const int known = frame.api == nullptr ? kOldestMinorVersion : frame.api->version.minor;
+  const bool same_major = frame.api == nullptr || frame.api->version.major == kMajorVersion;
+  const int minor = same_major ? std::clamp(known, kOldestMinorVersion, kNewestMinorVersion) : kNewestMinorVersion;
   Metadata* metadata = reinterpret_cast<MetadataExtension*>(frame.extensions)->metadata;
   metadata->version = Version{sizeof(Version), nullptr, kMajorVersion, minor};
   metadata->traits = 0;

@@ -1,6 +1,6 @@
 """The tree ensemble layer on scikit-learn's breast-cancer table: forward, backward, and what each sample reaches.
 
-Run it with `make demo`, or `python examples/demo.py` where softwood is installed.
+Run it with `python examples/demo.py` where softwood is installed.
 """
 
 from __future__ import annotations

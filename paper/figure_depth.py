@@ -24,7 +24,7 @@ import numpy as np
 from paper.comparison import mean_and_error
 from paper.datasets import TABLES, Split, split_table
 from paper.runner import Record, Save, Store, Unit, option_parser, run_units
-from softwood.training import Loss, Member, Samples, TrainingConfig, fit_members
+from softwood.training import Loss, MemberData, Samples, TrainingConfig, fit_members
 
 NAME = "figure_depth"
 SETS = ("breast-cancer-wisconsin", "churn", "satimage")
@@ -56,7 +56,7 @@ def train_native(data: Split, depth: int, activation: Any, seed: int, limit: flo
         max_epochs=N_EPOCHS,
         patience=None,
     )
-    member = Member(Samples(np.ascontiguousarray(data.X_train, dtype=np.float32), data.y_train), seed=seed)
+    member = MemberData(Samples(np.ascontiguousarray(data.X_train, dtype=np.float32), data.y_train), seed=seed)
     started = time.process_time()
     (trained,) = fit_members(
         config, [member], n_threads=1, callback=lambda _: limit is not None and time.process_time() - started >= limit

@@ -16,7 +16,7 @@ import numpy as np
 from paper.comparison import mean_and_error
 from paper.datasets import split_table
 from paper.runner import Record, Save, Store, Unit, option_parser, run_units
-from softwood.training import Loss, Member, Samples, TrainingConfig, fit_members
+from softwood.training import Loss, MemberData, Samples, TrainingConfig, fit_members
 
 NAME = "figure_reachable"
 GAMMAS = (0.01, 0.1, 1.0, 2.0, 5.0, 10.0)
@@ -46,7 +46,7 @@ def history(options: argparse.Namespace, gamma: float, seed: int, saved: Record,
         optimizer="adam",
     )
     x = np.ascontiguousarray(data.X_train, dtype=np.float32)
-    (member,) = fit_members(config, [Member(Samples(x, data.y_train), seed=seed)], n_threads=options.threads)
+    (member,) = fit_members(config, [MemberData(Samples(x, data.y_train), seed=seed)], n_threads=options.threads)
     leaves = [round(record.mean_reachable_leaves, 3) for record in member.history]
     return {"first": leaves[0], "last": leaves[-1], "leaves": leaves}
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import matplotlib.font_manager  # noqa: F401 - makes its cache and says so now, and not in a test
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-# Run by test_keras.py, once for each backend.
-collect_ignore = ["keras_checks.py"]
+from own_process import (  # noqa: F401 - hooks
+    pytest_configure,
+    pytest_runtest_protocol,
+    pytest_runtestloop,
+    pytest_sessionfinish,
+)
 
 # Deterministic, so that a red run is red again; "quick" serves the runs that repeat a module per instruction set.
 settings.register_profile("full", max_examples=150, deadline=None, derandomize=True)

@@ -90,6 +90,7 @@ def rows(name: str, n: int, *, seed: int = 1):
 
 
 def predictions(name: str, X) -> np.ndarray:
-    """What the model of this name predicts, as a matrix."""
+    """Class probabilities or values that the model of this name predicts, as a matrix."""
     model = fitted(name).model_
-    return model.predict(X).reshape(len(X), -1)
+    values = model.predict(X) if model.head.classes is None else model.predict_proba(X)
+    return values.reshape(len(X), -1)

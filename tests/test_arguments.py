@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from softwood import ops, reference
+from softwood import _core, ops, reference
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 
 X, W, O = np.zeros((2, 3)), np.zeros((4, 7, 3)), np.zeros((4, 8, 2))  # noqa: E741
 BIAS, GRAD = np.zeros((4, 7)), np.zeros((2, 2))
@@ -297,3 +298,36 @@ def read_only(array):
     array = array.copy()
     array.flags.writeable = False
     return array
+
+
+# What Python and the core both know ---------------------------------------------------------------------------------
+
+
+def test_the_core_has_the_same_activations():
+    """Each code means the function of that name, and there is no further code."""
+    t = np.linspace(-0.6, 0.6, 25)[:, None]
+    w, o = np.ones((1, 1, 1)), np.array([[[1.0], [0.0]]])
+
+    def left_probability(code):
+        output = np.empty((len(t), 1))
+        _core.forward(t, w, o, None, code, 1.0, True, output, None, 1, False)
+        return output
+
+    for name, code in ACTIVATIONS.items():
+        np.testing.assert_allclose(left_probability(code), reference.forward(t, w, o, activation=name), atol=1e-12)
+    with pytest.raises(ValueError, match="activation must be 0, 1 or 2"):
+        left_probability(len(ACTIVATIONS))
+
+
+def test_the_core_has_the_same_largest_depth():
+    x = np.zeros((1, 1), np.float32)
+    counts = [np.zeros((1, 1), np.int32) for _ in range(3)]
+    for depth in (MAX_DEPTH, MAX_DEPTH + 1):
+        w = np.ones((1, 2**depth - 1, 1), np.float32)
+        call = (x, w, np.ones((1, 2**depth - 1), np.float32), ACTIVATIONS["smooth_step"], 1.0, *counts, 1)
+        if depth == MAX_DEPTH:
+            _core.reachability(*call)
+            assert counts[1].item() == MAX_DEPTH  # one way down
+        else:
+            with pytest.raises(ValueError, match="d from 1 to 20"):
+                _core.reachability(*call)

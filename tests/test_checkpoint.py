@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,6 +99,31 @@ def test_resume_without_a_file_starts_anew_and_without_resume_the_file_is_replac
     with pytest.raises(ValueError, match=r"it was made with depth=2, this fit has depth=4"):
         fit_members(CONFIG, members(1), checkpoint=path, resume=True)
     assert first[0].trees.leaf_weight.shape[1] == 16
+
+
+@pytest.mark.parametrize(("seconds", "epochs"), [(0, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (1e9, [5])])
+def test_files_are_written_when_they_are_due_and_at_the_end(tmp_path, monkeypatch, seconds, epochs):
+    """An epoch takes a second by this clock."""
+    clock, written = [0], []
+
+    def note(path, config, members, states, next_epoch):
+        written.append(next_epoch)
+
+    monkeypatch.setattr("softwood.training.loop.write_checkpoint", note)
+    monkeypatch.setattr("softwood.training.loop.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    config = dataclasses.replace(CONFIG, max_epochs=5, patience=None)
+    path = tmp_path / "run.checkpoint"
+    tick = lambda records: clock.append(clock.pop() + 1)  # noqa: E731
+    fit_members(config, members(1), checkpoint=path, checkpoint_every=seconds, callback=tick)
+    assert written == epochs
+
+
+@pytest.mark.xfail(strict=True, reason="a run that the time limit stops is written down as finished, mid-epoch")
+def test_a_run_that_the_time_limit_stopped_goes_on(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    fit_members(CONFIG, members(1), checkpoint=path, time_limit=0.0)
+    (resumed,) = fit_members(CONFIG, members(1), checkpoint=path, resume=True)
+    assert_same(fit_members(CONFIG, members(1))[0], resumed)
 
 
 def test_another_table_is_refused(tmp_path):

@@ -135,6 +135,12 @@ def test_a_column_reads_alike_in_every_batch(folder, capsys, tmp_path):
     assert path.stat().st_size > 2**21  # types are inferred from the first 2^20 bytes
     code, _, said = ask(capsys, "predict", folder / "model.safetensors", path, "-o", tmp_path / "out.parquet")
     assert (code, said) == (0, f"60000 rows written to {tmp_path / 'out.parquet'}\n")
+    found = parquet.read_table(tmp_path / "out.parquet")["probability yes"].to_numpy()
+    expected = softwood.load(folder / "model.safetensors").predict_proba(
+        mixed_table().drop_columns(["will they leave?"])
+    )
+    np.testing.assert_allclose(found[-200:], expected[:, 1], rtol=1e-6)
+    assert np.abs(found[:200] - expected[:, 1]).max() > 0.1
 
 
 def test_predictions_go_to_standard_output(folder, capsysbinary):
@@ -236,7 +242,8 @@ def test_ctrl_c_while_the_command_is_being_loaded(tmp_path):
     begin = (
         "import sys, time; find = m.__builtins__['__import__']; "
         "m.__builtins__['__import__'] = lambda name, *a: "
-        "(print('begin', file=sys.stderr, flush=True), time.sleep(60)) if name == 'softwood.cli' else find(name, *a); "
+        "(print('begin', file=sys.stderr, flush=True), time.sleep(60)) "
+        "if name == 'softwood.cli.commands' else find(name, *a); "
     )
     code, said = interrupt_after("begin", ["info", "m.safetensors"], tmp_path, then=begin)
     assert (code, said) == (130, "error: Interrupted; no file was left half-written.\n")

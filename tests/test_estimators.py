@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
+import re
 import signal
 import threading
 import time
@@ -18,6 +20,7 @@ import sklearn
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -26,7 +29,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import softwood
 from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
-from softwood.tabular.fit import deal_folds, member_encodings
 from softwood.training import fit_members
 from softwood.training.losses import Loss
 
@@ -70,6 +72,21 @@ def test_order_of_rows_is_irrelevant_and_weights_are_copies():
     copied = TreeEnsembleClassifier(**QUICK).fit(np.repeat(X_CANCER, weight, axis=0), np.repeat(Y_CANCER, weight))
     for other in (shuffled, copied):
         np.testing.assert_array_equal(plain.predict_proba(X_CANCER), other.predict_proba(X_CANCER))
+
+
+def test_equal_rows_count_as_often_as_they_occur():
+    x = np.random.default_rng(0).integers(1, 6, 3000).astype(float)[:, None]
+    regressor = TreeEnsembleRegressor(n_members=1, random_state=0).fit(x, 10 * x[:, 0])
+    np.testing.assert_allclose(regressor.predict(np.arange(1.0, 6)[:, None]), 10 * np.arange(1.0, 6), atol=0.5)
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, (4, 2, 2), (2201, 3)).astype(float)
+    odds = -1 + 0.8 * (codes[:, 0] == 0) - 0.9 * (codes[:, 0] == 3) + 1.5 * codes[:, 1] - 0.7 * codes[:, 2]
+    y = rng.random(2201) < 1 / (1 + np.exp(-odds))
+    classifier = TreeEnsembleClassifier(n_members=1, random_state=0).fit(codes[:1500], y[:1500])
+    gap = log_loss(y[1500:], classifier.predict_proba(codes[1500:])) - log_loss(
+        y[1500:], 1 / (1 + np.exp(-odds[1500:]))
+    )
+    assert gap < 0.01
 
 
 def test_containers_give_the_same_model():
@@ -213,70 +230,56 @@ def test_scale_of_the_target_does_not_matter():
 # Training -----------------------------------------------------------------------------------------------------------
 
 
+def member_losses(model, X, y):
+    """Loss of each row [n] by each member of a binary classifier alone."""
+    for member in model.model_.members:
+        alone = softwood.model.Model(model.model_.preprocessor, [member], model.model_.head)
+        scores = alone.raw_scores(X)[:, 0]
+        yield np.logaddexp(0, np.where(y == 1, -scores, scores))
+
+
 def test_early_stopping_keeps_the_best_epoch():
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(200, 10)), rng.integers(0, 2, 200)  # noise: the best epoch is an early one
-    model = TreeEnsembleClassifier(n_members=2, patience=3, random_state=0).fit(X, y)
-    history = pd.DataFrame(model.history_)
-    for _, member in history.groupby("member"):
-        best = member["validation_loss"].idxmin()
-        assert member.loc[best, "is_best"]
-        assert len(member) == min(50, member.loc[best, "epoch"] + 1 + 3)
-    assert len(history) < 100
+    X, y = rng.normal(size=(300, 10)), rng.integers(0, 2, 300)  # noise: the best epoch is an early one
+    model = TreeEnsembleClassifier(n_members=2, patience=3, max_epochs=50, random_state=0)
+    model.fit(X[:200], y[:200], eval_set=(X[200:], y[200:]))
+    histories = [history.reset_index() for _, history in pd.DataFrame(model.history_).groupby("member")]
+    for history, losses in zip(histories, member_losses(model, X[200:], y[200:]), strict=True):
+        best = history["validation_loss"].idxmin()
+        assert history.index[history["is_best"]].tolist() == [best]
+        assert len(history) == best + 1 + 3 < 50
+        np.testing.assert_allclose(losses.mean(), history["validation_loss"][best], rtol=1e-5)
 
 
-def test_eval_set_decides_the_best_epoch():
-    X_other, y_other = X_CANCER[400:], Y_CANCER[400:]
-    for eval_set in ((X_other, y_other), [(X_other, y_other)], (X_other, y_other, np.ones(169))):
-        model = TreeEnsembleClassifier(**QUICK).fit(X_CANCER[:400], Y_CANCER[:400], eval_set=eval_set)
-        history = pd.DataFrame(model.history_)
-        best = history.query("is_best and member == 0")["validation_loss"].item()
-        alone = TreeEnsembleClassifier(**QUICK).fit(X_CANCER[:400], Y_CANCER[:400], eval_set=eval_set)
-        assert best == pd.DataFrame(alone.history_).query("member == 0")["validation_loss"].min()
-    member = model.model_.members[0]
-    scores = softwood.model.Model(model.model_.preprocessor, [member], model.model_.head).raw_scores(X_other)[:, 0]
-    expected = np.mean(np.logaddexp(0, np.where(y_other == 1, -scores, scores)))
-    np.testing.assert_allclose(best, expected, rtol=1e-5)  # the restored weights are those of that epoch
-    for wrong in (X_other, (X_other,), [(X_other, y_other)] * 2):
+@pytest.mark.parametrize("form", ["tuple", "list", "weights", "false labels"])
+def test_eval_set_decides_the_best_epoch(form):
+    """Other labels choose another epoch of the same run, and the model holds the weights of that epoch."""
+    X, y, weight = X_CANCER[400:], Y_CANCER[400:], np.ones(169)
+    if form == "weights":
+        weight = np.arange(169) % 3 + 0.5
+    if form == "false labels":
+        y = 1 - y
+    eval_set = {"list": [(X, y)], "weights": (X, y, weight)}.get(form, (X, y))
+    model = TreeEnsembleClassifier(**QUICK).fit(X_CANCER[:400], Y_CANCER[:400], eval_set=eval_set)
+    best = pd.DataFrame(model.history_).query("is_best")
+    assert best["epoch"].tolist() == ([0, 0] if form == "false labels" else [3, 3])
+    expected = [np.average(losses, weights=weight) for losses in member_losses(model, X, y)]
+    np.testing.assert_allclose(best["validation_loss"], expected, rtol=1e-5)
+
+
+def test_eval_sets_that_do_not_fit_are_refused():
+    X, y = X_CANCER[400:], Y_CANCER[400:]
+    for wrong in (X, (X,), [(X, y)] * 2):
         with pytest.raises(ValueError, match="eval_set must be a tuple"):
             TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, eval_set=wrong)
     with pytest.raises(ValueError, match=r"known at the first fit.*got \[7\]"):
-        TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, eval_set=(X_other[:1], [7]))
+        TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, eval_set=(X[:1], [7]))
 
 
 def test_without_validation_the_last_epoch_is_kept():
     model = TreeEnsembleClassifier(**QUICK, validation_fraction=None).fit(X_CANCER, Y_CANCER)
     assert np.isnan(model.history_["validation_loss"]).all()
     assert pd.DataFrame(model.history_).query("is_best")["epoch"].tolist() == [3, 3]
-
-
-def test_members_hold_out_different_rows_of_all_classes():
-    y = np.repeat([0, 1, 2], [50, 40, 10])
-    folds = deal_folds(y, 6, np.random.default_rng(0))
-    assert np.bincount(folds).tolist() == [17, 17, 17, 17, 16, 16] or np.ptp(np.bincount(folds)) <= 1
-    for fold in range(6):
-        assert (np.bincount(y[folds == fold], minlength=3) >= [8, 6, 1]).all()
-    values = np.random.default_rng(0).normal(size=600)
-    folds = deal_folds(values, 6, np.random.default_rng(0))
-    assert np.ptp([np.median(values[folds == fold]) for fold in range(6)]) < 0.05
-    assert member_encodings("auto", 3) == ["standard", "piecewise", "standard"]
-    assert member_encodings("piecewise", 2) == ["piecewise", "piecewise"]
-
-
-def test_each_member_holds_out_another_part(monkeypatch):
-    seen = []
-
-    def fit_and_note(config, members, **options):
-        seen.extend(members)
-        return fit_members(config, members, **options)
-
-    monkeypatch.setattr("softwood.tabular.fit.fit_members", fit_and_note)
-    TreeEnsembleClassifier(**{**QUICK, "n_members": 6}).fit(X_CANCER, Y_CANCER)
-    held_out = np.concatenate([member.validation.rows for member in seen])
-    assert sorted(held_out) == list(range(len(Y_CANCER)))
-    for member in seen:
-        assert sorted([*member.train.rows, *member.validation.rows]) == list(range(len(Y_CANCER)))
-    assert [int((member.train.encoding.kind == 2).any()) for member in seen] == [0, 1] * 3  # ramps: piecewise
 
 
 def test_warm_start_goes_on():
@@ -308,6 +311,7 @@ def test_partial_fit_with_classes_missing_from_the_first_piece():
         for first in (0, 50, 100):
             model.partial_fit(X[first : first + 50], y[first : first + 50], classes=[0, 1, 2])
     assert model.predict_proba(X).shape == (150, 3)
+    assert model.score(X, y) > 0.85
     with pytest.raises(ValueError, match="known at the first fit"):
         model.partial_fit(X, y + 5)
 
@@ -337,9 +341,22 @@ def test_interrupt_leaves_a_usable_model():
     assert model.score(X_CANCER, Y_CANCER) > 0.8
 
 
-def test_checkpoint_and_resume(tmp_path):
-    whole = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c")
+def test_checkpoint_and_resume(tmp_path, monkeypatch):
+    """Ctrl-C in the third epoch: the second run does the epochs that are left and ends with the same bits."""
+    whole = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER)
+    epochs = []
+
+    def note(records):
+        epochs.append(records[0].epoch)
+        if epochs == [0, 1, 2]:
+            raise KeyboardInterrupt
+
+    often = functools.partial(fit_members, checkpoint_every=0)
+    monkeypatch.setattr("softwood.tabular.fit.fit_members", lambda *a, **o: often(*a, **{**o, "callback": note}))
+    with pytest.raises(KeyboardInterrupt):
+        TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c")
     resumed = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c", resume=True)
+    assert epochs == [0, 1, 2, 2, 3]
     np.testing.assert_array_equal(whole.predict_proba(X_CANCER), resumed.predict_proba(X_CANCER))
 
 
@@ -350,6 +367,8 @@ def test_verbose_shows_progress(capsys):
     assert "validation loss 0." in shown
     assert "accuracy 0." in shown
     assert "reachable leaves" in shown
+    TreeEnsembleRegressor(**QUICK, verbose=1).fit(X_DIABETES, Y_DIABETES)
+    assert re.search(r"validation loss \S+, R² -?\d", capsys.readouterr().err)
     TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER)
     assert capsys.readouterr().err == ""
 
@@ -431,3 +450,25 @@ def test_tiny_tables():
             warnings.simplefilter("error")
             assert TreeEnsembleClassifier(**QUICK).fit(X, y).predict(X).shape == (n,)
             assert np.isfinite(TreeEnsembleRegressor(**QUICK).fit(X, y).predict(X)).all()
+
+
+@pytest.mark.parametrize("epochs", [1, 60])  # the weak penalty wins at first, the strong one in the end
+def test_the_first_member_chooses_between_two_penalties(monkeypatch, epochs):
+    seen = []
+
+    def fit_and_note(config, members, **options):
+        trained = fit_members(config, members, **options)
+        seen.append((config.l1, [member.l1 for member in members], [member.best_loss for member in trained]))
+        return trained
+
+    monkeypatch.setattr("softwood.recipe.fit_members", fit_and_note)
+    X = np.random.default_rng(0).normal(size=(2400, 4))
+    quick = {**QUICK, "n_members": 3, "max_epochs": epochs, "patience": None}
+    model = TreeEnsembleRegressor(**quick).fit(X, np.sin(3 * X[:, 0]) * X[:, 1])
+    (strong, penalties, losses), (chosen, others, _) = seen
+    assert (strong, penalties, others) == (0.15, [None, 0.03], [None, None])
+    assert chosen == (0.15 if losses[0] <= losses[1] else 0.03)
+    assert len(model.model_.members) == 3
+    seen.clear()
+    TreeEnsembleRegressor(**quick, l1=0.1).fit(X, X[:, 0])
+    assert [(l1, own) for l1, own, _ in seen] == [(0.1, [None] * 3)]

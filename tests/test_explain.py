@@ -129,7 +129,7 @@ def test_rules_have_the_units_of_the_table(fitted, table):
             x = model.inputs(one)[encoding][0].astype(np.float64)
             base = model.preprocessor.read(softwood.tabular.table.read_table(one, kinds=model.preprocessor.kinds))[0]
             bias = 0.0 if b is None else b[0, 0]
-            rule = split_rule(model.preprocessor, encoding, w[0, 0], bias, 0.5, base, 0.5)
+            rule = split_rule(model.program, encoding, w[0, 0], bias, 0.5, base, 0.5)
             assert rule.score - rule.threshold == pytest.approx(w[0, 0] @ x + bias, abs=2e-3)
             size = [term for term in rule.terms if term.name == "size"]
             if size and not np.isnan(one["size"].iloc[0]):
@@ -155,10 +155,10 @@ def test_parts_of_dates_are_named():
     when = pd.date_range("2024-01-01", periods=400, freq="7h")
     table = pd.DataFrame({"when": when, "x": np.arange(400.0)})
     fitted = softwood.TreeEnsembleClassifier(n_trees=2, max_epochs=1, random_state=0).fit(table, when.hour > 11)
-    preprocessor = fitted.model_.preprocessor
+    program = fitted.model_.program
     names = {
-        feature_name(preprocessor, encoding, f)
-        for encoding, features in preprocessor.encodings.items()
+        feature_name(program, encoding, f)
+        for encoding, features in program.encodings.items()
         for f in range(len(features.kind))
     }
     weekdays = {name for name in names if name.startswith("[weekday of when is ")}
@@ -196,7 +196,7 @@ def test_mistakes_are_named(fitted, table):
         explain.decision_path(fitted, table, 150)
     with pytest.raises(ValueError, match=r"The tree must be 0 to 2; got 3\."):
         explain.rules(fitted, table, tree=3)
-    with pytest.raises(TypeError, match="A fitted softwood estimator or model is needed; got TreeEnsembleRegressor"):
+    with pytest.raises(ValueError, match=r"A fitted model is needed; this TreeEnsembleRegressor is not fitted yet\."):
         explain.importances(softwood.TreeEnsembleRegressor())
 
 

@@ -141,13 +141,11 @@ def test_any_file_name_becomes_an_identifier(stem, tmp_path):
 
 
 def test_bad_exports_leave_no_file(tmp_path):
-    with pytest.raises(
-        ExportError, match="Only a fitted model can be exported; this TreeEnsembleClassifier is not fitted"
-    ):
+    with pytest.raises(ValueError, match="A fitted model is needed; this TreeEnsembleClassifier is not fitted yet"):
         export(softwood.TreeEnsembleClassifier(), tmp_path / "model.c")
     with pytest.raises(ExportError, match=r"must end in \.onnx or \.c; got 'model\.txt'"):
         export(fitted("binary"), tmp_path / "model.txt")
-    with pytest.raises(TypeError, match="export needs a fitted softwood estimator or Model; got dict"):
+    with pytest.raises(TypeError, match="A fitted softwood estimator or Model is needed; got dict"):
         export({}, tmp_path / "model.c")
     table = pd.DataFrame({"a": np.repeat(np.array(["x", "nul\0x"], dtype=object), 30), "b": np.arange(60.0)})
     strange = softwood.TreeEnsembleClassifier(n_members=1, max_epochs=1).fit(table, np.arange(60) % 2)

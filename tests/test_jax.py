@@ -23,12 +23,13 @@ from softwood.jax import init, native, tree_ensemble
 
 BINDINGS = Path(__file__).parent.parent / "bindings"
 EXAMPLE = Path(__file__).parent.parent / "examples" / "jax_optax.py"
+ENABLE_X64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # the second until JAX 0.7
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}
 
 
 @pytest.fixture(autouse=True)
 def x64():
-    with jax.enable_x64(True):
+    with ENABLE_X64(True):
         yield
 
 
@@ -290,6 +291,8 @@ class TestAnotherVersionOfTheInterface:
 
     @pytest.fixture
     def foreign_handlers(self, monkeypatch):
+        jax.devices()  # before there are any, handlers are only noted
+
         def answer(frame):
             # Frame: size, extensions, ...; extension: size, type, next, metadata; metadata: size, version.
             metadata = ctypes.cast(frame[1], ctypes.POINTER(ctypes.c_void_p))[3]
@@ -311,6 +314,52 @@ class TestAnotherVersionOfTheInterface:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it warns once
             check_against_oracle(make_problem(), "auto", jit=True)
+
+
+class Version(ctypes.Structure):
+    """XLA_FFI_Api_Version. The next are XLA_FFI_Api, _Metadata, _Metadata_Extension and the start of _CallFrame."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("next", ctypes.c_void_p), ("major", ctypes.c_int), ("minor", ctypes.c_int)]
+
+
+class Api(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("next", ctypes.c_void_p), ("version", Version)]
+
+
+class Metadata(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("version", Version), ("traits", ctypes.c_uint32)]
+
+
+class MetadataExtension(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("type", ctypes.c_int32), ("next", ctypes.c_void_p),
+        ("metadata", ctypes.POINTER(Metadata)),
+    ]  # fmt: skip
+
+
+class Frame(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("extensions", ctypes.POINTER(MetadataExtension)), ("api", ctypes.POINTER(Api)),
+        ("rest", ctypes.c_byte * 200),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shown", "answered"), [(None, 1), (0, 1), (1, 1), (2, 2), (3, 3), (9, 3)])
+def test_each_jaxlib_is_answered_with_a_version_that_it_takes(shown, answered):
+    """Until 0.8 a jaxlib, whose minor version is then 1, does not show it to a handler that it asks for its own."""
+    capsule = ops.xla_handlers()["forward"]
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    name_of = ctypes.pythonapi.PyCapsule_GetName
+    name_of.argtypes, name_of.restype = [ctypes.py_object], ctypes.c_char_p
+    pointer_of.argtypes, pointer_of.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Frame))(pointer_of(capsule, name_of(capsule)))
+    found = Metadata()
+    extension = MetadataExtension(ctypes.sizeof(MetadataExtension), 1, None, ctypes.pointer(found))
+    frame = Frame(ctypes.sizeof(Frame), ctypes.pointer(extension))
+    if shown is not None:
+        frame.api = ctypes.pointer(Api(ctypes.sizeof(Api), None, Version(ctypes.sizeof(Version), None, 0, shown)))
+    assert handler(frame) is None
+    assert (found.version.major, found.version.minor) == (0, answered)
 
 
 def test_the_declared_call_frame_is_that_of_jaxlib(tmp_path):
@@ -419,10 +468,62 @@ def test_errors_name_what_is_wrong(change, message):
         tree_ensemble(**given)
 
 
-def test_a_traced_gamma_is_refused(make_problem):
-    problem = make_problem()
-    with pytest.raises(TypeError, match="gamma must be a number that is known when the function is traced"):
-        jax.jit(lambda gamma: tree_ensemble(*problem.arrays, gamma=gamma))(0.5)
+class TestGamma:
+    @pytest.mark.parametrize("implementation", ["auto", "dense"])
+    def test_a_traced_gamma_is_compiled_once(self, make_problem, implementation):
+        problem = make_problem(bias=True)
+        n_traces = 0
+
+        @jax.jit
+        def run(gamma):
+            nonlocal n_traces
+            n_traces += 1
+            return tree_ensemble(
+                *problem.arrays, split_bias=problem.split_bias, gamma=gamma, implementation=implementation
+            )
+
+        for gamma in (0.25, 0.7, 3.0):
+            expected = reference.forward(*problem.arrays, split_bias=problem.split_bias, gamma=gamma)
+            assert_close(run(gamma), expected)
+            assert_close(
+                tree_ensemble(*problem.arrays, split_bias=problem.split_bias, gamma=jnp.array([gamma])), expected
+            )
+        for gamma in (0.0, -1.0, np.nan):  # compiled programs cannot raise
+            assert jnp.isnan(run(gamma)).all()
+        assert n_traces == 1
+
+    @pytest.mark.parametrize("activation", ["smooth_step", "smoother_step", "logistic"])
+    def test_gamma_has_a_gradient(self, make_problem, activation):
+        problem = make_problem(n=3, p=2, k=2, m=2, d=2, activation=activation, bias=True, spread=0.1)
+
+        def output(gamma, x, split_weight, leaf_weight, split_bias):
+            return tree_ensemble(
+                x, split_weight, leaf_weight, split_bias=split_bias, gamma=gamma, activation=activation
+            )
+
+        check_grads(output, (jnp.array(4.0), *arguments(problem)), order=2, modes=["fwd", "rev"])
+
+    def test_gamma_can_be_mapped(self, make_problem):
+        problem = make_problem()
+        gammas = jnp.array([0.5, 1.0, 2.0])
+        outputs = jax.vmap(lambda gamma: tree_ensemble(*problem.arrays, gamma=gamma))(gammas)
+        for gamma, output in zip(gammas, outputs, strict=True):
+            assert_close(output, reference.forward(*problem.arrays, gamma=float(gamma)))
+
+    def test_the_dtype_stays(self, make_problem):
+        arrays = make_problem(dtype=np.float32).arrays
+        assert tree_ensemble(*arrays, gamma=jnp.array(0.5, dtype=np.float64)).dtype == np.float32
+
+    def test_bad_arrays_are_refused(self, make_problem):
+        problem = make_problem()
+        message = (
+            r"gamma must be a number or an array of one element, for all trees; got shape \(2,\): to give trees bands "
+            "of their own, scale their split_weight and split_bias"
+        )
+        with pytest.raises(ValueError, match=message):
+            tree_ensemble(*problem.arrays, gamma=jnp.ones(2))
+        with pytest.raises(ValueError, match=r"gamma must be a positive number, the width of the soft band; got -1\.0"):
+            tree_ensemble(*problem.arrays, gamma=jnp.array(-1.0))
 
 
 def test_the_example_learns():

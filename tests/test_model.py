@@ -373,5 +373,6 @@ def test_importance_stakes_by_hand():
 def test_model_class_loads_without_an_estimator(saved, classifier):
     model = Model.load(saved)
     X = mixed_table(seed=1)
-    np.testing.assert_array_equal(model.predict(X), classifier.predict_proba(X))
+    np.testing.assert_array_equal(model.predict_proba(X), classifier.predict_proba(X))
+    np.testing.assert_array_equal(model.predict(X), classifier.predict(X))
     assert model.column_names == list(X.columns)

@@ -18,7 +18,7 @@ from fitted_models import NAMES, fitted, mixed, numbers, rows
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember, Trees
 from softwood.tabular.columns import Column, Preprocessor
-from softwood.tabular.features import LINEAR, Encoding
+from softwood.tabular.features import Encoding, FeatureKind
 from softwood.training.losses import Loss
 
 
@@ -30,7 +30,7 @@ def random_model(p=5, k=1, m=4, d=3, *, spread=1.0, activation="smooth_step", se
         return (rng.normal(size=shape) * scale).astype(np.float32)
 
     zero, one = np.zeros(p, np.float32), np.ones(p, np.float32)
-    encoding = Encoding(np.arange(p, dtype=np.int32), np.full(p, LINEAR, np.uint8), zero, one, zero, one)
+    encoding = Encoding(np.arange(p, dtype=np.int32), np.full(p, FeatureKind.LINEAR, np.uint8), zero, one, zero, one)
     columns = [Column(f"x{j}", "numeric") for j in range(p)]
     trees = Trees(
         split_weight=normal(m, 2**d - 1, p, scale=spread / np.sqrt(p)),
@@ -71,7 +71,8 @@ def test_predictions_are_the_head_of_the_scores(name):
     X = rows(name, 100)
     model = fitted(name).model_
     expected = model.head.predictions(model.raw_scores(X))
-    found = model.predictor().predict(X)
+    predictor = model.predictor()
+    found = predictor.predict(X) if model.head.classes is None else predictor.predict_proba(X)
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-15)
 
@@ -125,14 +126,15 @@ def test_row_and_matrix_dtypes_and_layouts():
     predictor = fitted("regression").predictor()
     X = np.round(numbers(20, holes=0.1), 2)
     expected = predictor.predict(X)
-    assert predictor.predict(X[3]).shape == (1,)
-    np.testing.assert_array_equal(predictor(X[3]), expected[3:4])
+    assert predictor.predict_row(X[3]).shape == (1,)
+    np.testing.assert_array_equal(predictor.predict_row(X[3]), expected[3:4])
+    np.testing.assert_array_equal(predictor(X[3]), expected[3])
     np.testing.assert_array_equal(predictor.predict(np.asfortranarray(X)), expected)
-    np.testing.assert_array_equal(predictor.predict(np.repeat(X, 2, axis=1)[4, ::2]), expected[4:5])
+    np.testing.assert_array_equal(predictor.predict(np.repeat(X, 2, axis=1)[4, ::2]), expected[4])
     np.testing.assert_array_equal(predictor.predict(X.tolist()), expected)
     np.testing.assert_array_equal(predictor.predict(pd.DataFrame(X)), expected)
     single = X.astype(np.float32)
-    np.testing.assert_array_equal(predictor.predict(single[3]), predictor.predict(single)[3:4])
+    np.testing.assert_array_equal(predictor.predict(single[3]), predictor.predict(single)[3])
 
 
 def test_rows_of_a_mixed_table():
@@ -146,7 +148,7 @@ def test_rows_of_a_mixed_table():
     }
     native = pd.DataFrame({**table, **codes, "since": seconds}).to_numpy(dtype=np.float64)
     found = np.stack([predictor.predict_row(row) for row in native])
-    np.testing.assert_array_equal(found, predictor.predict(table))
+    np.testing.assert_array_equal(found, predictor.predict_proba(table))
     assert -1 in codes["colour"]
     with pytest.raises(ValueError, match="Column 'size' holds no categories"):
         predictor.category_code("size", "red")
@@ -155,7 +157,33 @@ def test_rows_of_a_mixed_table():
 def test_one_row_of_labels():
     predictor = fitted("mixed").predictor()
     table = mixed(3, seed=4)
-    np.testing.assert_array_equal(predictor.predict(table.iloc[1].to_numpy()), predictor.predict(table)[1])
+    row = table.iloc[1].to_numpy()
+    np.testing.assert_array_equal(predictor.predict_proba(row), predictor.predict_proba(table)[1])
+    assert predictor.predict(row) == predictor.predict(table)[1]
+    assert predictor.predict(row.tolist()) == predictor.predict(table)[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_row_is_a_table_of_one_row_without_its_first_axis(name):
+    """The same for the predictor and the model, for an array and for a list; labels and probabilities agree."""
+    estimator, X = fitted(name), rows(name, 5)
+    row = X.iloc[3].to_numpy() if name == "mixed" else X[3]
+    methods = ["predict", "raw_scores"] + ["predict_proba"] * (estimator.model_.head.classes is not None)
+    for method in methods:
+        for predict in (getattr(estimator.predictor(), method), getattr(estimator.model_, method)):
+            whole = predict(X)
+            for one in (row, row.tolist()):
+                found = predict(one)
+                assert np.shape(found) == whole.shape[1:]
+                np.testing.assert_array_equal(found, whole[3])
+    if "predict_proba" in methods:
+        predicted, probability = (getattr(estimator.predictor(), method)(X) for method in ("predict", "predict_proba"))
+        np.testing.assert_array_equal(predicted, estimator.predict(X))
+        np.testing.assert_array_equal(predicted, estimator.classes_[probability.argmax(axis=1)])
+    else:
+        np.testing.assert_array_equal(estimator.predictor().predict(X), estimator.predict(X))
+        with pytest.raises(ValueError, match=r"predict_proba needs a classifier; this model is a regression: call"):
+            estimator.predictor().predict_proba(X)
 
 
 def test_pickle_and_threads():
@@ -163,29 +191,46 @@ def test_pickle_and_threads():
     X = rows("multiclass", 400)
     expected = fitted("multiclass").predict_proba(X)
     with ThreadPoolExecutor(8) as pool:
-        for found in pool.map(lambda _: np.stack([predictor.predict(row) for row in X]), range(8)):
+        for found in pool.map(lambda _: np.stack([predictor.predict_proba(row) for row in X]), range(8)):
             np.testing.assert_array_equal(found, expected)
+
+
+def test_scikit_learn_is_not_needed(tmp_path):
+    """A server that holds a predictor and arrays need not load scikit-learn."""
+    code = (
+        "import sys, pickle, numpy as np; sys.modules['sklearn'] = None; X = np.load(sys.argv[2]);"
+        "predictor = pickle.load(open(sys.argv[1], 'rb')); assert predictor.predict(X[0]) in (0, 1, 2);"
+        "np.save(sys.argv[3], predictor.predict_proba(X))"
+    )
+    estimator, X = fitted("multiclass"), rows("multiclass", 50)
+    (tmp_path / "predictor").write_bytes(pickle.dumps(estimator.predictor()))
+    np.save(tmp_path / "X.npy", X)
+    paths = [str(tmp_path / name) for name in ("predictor", "X.npy", "found.npy")]
+    subprocess.run([sys.executable, "-c", code, *paths], check=True, timeout=120)
+    np.testing.assert_array_equal(np.load(tmp_path / "found.npy"), estimator.predict_proba(X))
 
 
 def test_estimators_predict_by_it():
     classifier = fitted("binary")
     X = rows("binary", 50)
-    np.testing.assert_array_equal(classifier.predict_proba(X), classifier.predictor().predict(X))
+    np.testing.assert_array_equal(classifier.predict_proba(X), classifier.predictor().predict_proba(X))
     assert classifier.predictor() is classifier.predictor()
 
 
 def test_bad_rows():
     predictor = fitted("binary").predictor()
-    with pytest.raises(ValueError, match=r"X must have 9 columns, as at fit; got a row of shape \(8,\)\."):
-        predictor.predict(np.zeros(8))
-    with pytest.raises(ValueError, match=r"X must have 9 columns, as at fit; got 8\."):
-        predictor.predict(np.zeros((2, 8)))
-    for X in (np.zeros(9), np.zeros((200, 9))):
-        X[..., 4] = -np.inf
-        with pytest.raises(ValueError, match="Input X contains infinity in column 'x4'"):
-            predictor.predict(X)
-    with pytest.raises(ValueError, match="n_threads must be an integer >= 1"):
-        predictor.predict(np.zeros((2, 9)), n_threads=0)
+    for predict in (predictor.predict_proba, predictor.predict_row):
+        with pytest.raises(ValueError, match=r"X must have 9 columns, as at fit; got a row of shape \(8,\)\."):
+            predict(np.zeros(8))
+    for predict in (predictor.predict_proba, predictor.predict):
+        with pytest.raises(ValueError, match=r"X must have 9 columns, as at fit; got 8\."):
+            predict(np.zeros((2, 8)))
+        for X in (np.zeros(9), np.zeros((200, 9))):
+            X[..., 4] = -np.inf
+            with pytest.raises(ValueError, match="Input X contains infinity in column 'x4'"):
+                predict(X)
+        with pytest.raises(ValueError, match="n_threads must be an integer >= 1"):
+            predict(np.zeros((2, 9)), n_threads=0)
 
 
 def test_unfitted():

@@ -24,12 +24,6 @@ OPERATOR = torch.ops.softwood.tree_ensemble.default
 OPERATOR_BACKWARD = torch.ops.softwood.tree_ensemble_backward.default
 
 
-def same_classes(module, other):
-    return all(
-        torch.equal(a, b) for a, b in zip(module.state_dict().values(), other.state_dict().values(), strict=True)
-    )
-
-
 # --- Values and gradients ---------------------------------------------------------------------------------------------
 
 
@@ -113,7 +107,7 @@ def test_leading_dimensions(implementation, leading, sum_trees):
     layer = TreeEnsemble(4, 3, 2, 3, sum_trees=sum_trees, implementation=implementation, dtype=torch.float64)
     x = torch.randn(*leading, 4, dtype=torch.float64, requires_grad=True)
     output = layer(x)
-    assert output.shape == (*leading, 3) if sum_trees else (*leading, 2, 3)
+    assert output.shape == ((*leading, 3) if sum_trees else (*leading, 2, 3))
     rows = layer(x.reshape(-1, 4))
     torch.testing.assert_close(output, rows.reshape(output.shape))
     output.sum().backward()

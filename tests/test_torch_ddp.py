@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this PyTorch ha
 
 def make_network():
     torch.manual_seed(0)
-    layers = nn.Linear(4, 6), TreeEnsemble(6, 3, n_trees=3, depth=4, bias=True, init="scaled")
+    layers = nn.Linear(4, 6), TreeEnsemble(6, 3, n_trees=3, depth=4, bias=True, learn_gamma=True, init="scaled")
     return nn.Sequential(*layers).double()
 
 

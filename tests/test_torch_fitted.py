@@ -223,9 +223,9 @@ def test_module_is_copied_pickled_compiled_and_exported():
 
 def test_refusals(tmp_path):
     estimator = fitted("binary")
-    with pytest.raises(TypeError, match="got TreeEnsembleClassifier without a fitted model: call fit"):
+    with pytest.raises(ValueError, match=r"this TreeEnsembleClassifier is not fitted yet\. Call fit first\."):
         from_model(softwood.TreeEnsembleClassifier())
-    with pytest.raises(TypeError, match="got Linear without a fitted model"):
+    with pytest.raises(TypeError, match=r"A fitted softwood estimator or Model is needed; got Linear\."):
         from_model(nn.Linear(2, 2))
     with pytest.raises(FileNotFoundError):
         from_model(tmp_path / "absent.safetensors")

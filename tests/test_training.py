@@ -11,7 +11,8 @@ import pytest
 
 from softwood import ops
 from softwood.model.parts import Trees
-from softwood.training import Member, Samples, fit_members
+from softwood.tabular.features import fit_encodings
+from softwood.training import Member, Samples, TrainingConfig, fit_members
 from softwood.training.losses import Loss
 from training_cases import CLASSES, labels, parameters, small, start_of, table
 
@@ -49,14 +50,15 @@ def test_lazy_adam_leaves_unreached_rows_alone_and_adam_does_not():
 
 def test_auto_is_dense_where_most_splits_get_a_gradient_and_lazy_elsewhere():
     x = table(n=60)
-    shallow = small(depth=2, batch_size=60)
+    shallow = small(depth=2, gamma=0.3, init_scale=1.0, batch_size=60)
     deep = small(depth=8, gamma=0.05, init_scale=1.0, batch_size=10)
-    for config, same in ((shallow, "adam"), (deep, "lazy_adam")):
-        fits = [
-            fit_members(dataclasses.replace(config, optimizer=kind), [Member(Samples(x, labels(x)))])[0].trees
-            for kind in ("auto", same)
-        ]
-        assert_same(*fits)
+    for config, same, other in ((shallow, "adam", "lazy_adam"), (deep, "lazy_adam", "adam")):
+        fits = {
+            kind: fit_members(dataclasses.replace(config, optimizer=kind), [Member(Samples(x, labels(x)))])[0].trees
+            for kind in ("auto", same, other)
+        }
+        assert_same(fits["auto"], fits[same])
+        assert not np.array_equal(fits["auto"].split_weight, fits[other].split_weight)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -237,6 +239,17 @@ def test_time_limit_stops_within_a_step_and_leaves_a_model():
     assert np.isfinite(trained.trees.split_weight).all()
 
 
+def test_an_epoch_that_the_time_limit_cuts_short_is_not_one():
+    """It has no record, and callbacks do not hear of it."""
+    x = table()
+    (trained,) = fit_members(
+        small(), [Member(Samples(x, labels(x)))], time_limit=0.0, callback=lambda records: pytest.fail("called")
+    )
+    assert trained.stopped_by == "time_limit"
+    assert trained.history == []
+    assert trained.best_epoch == -1
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal to itself")
 @pytest.mark.parametrize(("n_members", "n_threads"), [(1, 1), (2, 2)])
 def test_interrupt_stops_within_a_step_and_leaves_a_model(n_members, n_threads):
@@ -315,6 +328,11 @@ def test_loss_that_is_not_finite_names_likely_causes():
         FloatingPointError, match=r"exponential of a score overflowed.*learning_rate 1e\+06 is too large"
     ):
         fit_members(small(Loss("poisson"), learning_rate=1e6), [Member(Samples(x, np.abs(x[:, 0])))])
+    with pytest.raises(
+        FloatingPointError,
+        match=r"is too large: try a tenth of it; targets are very large: .*; inputs are not normalised",
+    ):
+        fit_members(small(Loss("squared_error"), batch_norm=False), [Member(Samples(x, x[:, 0] * 1e200))])
 
 
 @pytest.mark.parametrize(
@@ -340,9 +358,9 @@ def test_samples_that_do_not_fit_are_refused(samples, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"depth": 0}, r"depth must be 1 to 20; got 0\."),
-        ({"gamma_end": 0.0}, r"gamma_end must be positive or None; got 0\.0\."),
-        ({"max_features": 1.5}, r"max_features must be in \(0, 1\]; got 1\.5\."),
+        ({"depth": 0}, r"depth must be an integer from 1 to 20; got 0\."),
+        ({"gamma_end": 0.0}, r"gamma_end must be a number above 0, or None; got 0\.0\."),
+        ({"max_features": 1.5}, r"max_features must be a number above 0 and at most 1; got 1\.5\."),
         ({"optimizer": "sgd"}, r"optimizer must be 'auto', 'adam' or 'lazy_adam'; got 'sgd'\."),
     ],
 )
@@ -385,3 +403,17 @@ def test_no_metric_without_classes_or_means():
     member = Member(Samples(x, np.abs(x[:, 0])), Samples(x, np.abs(x[:, 0])))
     (trained,) = fit_members(small(Loss("poisson"), max_epochs=2, learning_rate=0.001), [member])
     assert np.isnan([record.validation_metric for record in trained.history]).all()
+
+
+def test_splits_use_all_or_none_of_the_features_of_a_column():
+    base = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+    encoding = fit_encodings(base, ["number"] * 8, names=("piecewise",))["piecewise"]
+    samples = Samples(base, base[:, 0], encoding=encoding)
+    config = TrainingConfig(Loss("squared_error"), n_trees=5, depth=3, max_epochs=1, max_features=0.25)
+    (trained,) = fit_members(config, [Member(samples)])
+    mask = trained.trees.feature_mask
+    for column in range(8):
+        of_column = mask[:, :, encoding.source == column]
+        np.testing.assert_array_equal(of_column.all(axis=2), of_column.any(axis=2))
+    assert (mask.sum(axis=2) == mask.sum(axis=2)[0, 0]).all()
+    assert mask.mean() == 0.25

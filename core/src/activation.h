@@ -1,10 +1,10 @@
-// Routing functions, in the form that both passes use: for a split value t, the probability of the *less* likely side
-// and the slope S'(t), as functions of |t|. By symmetry S(t) is the minor probability for t < 0 and its complement for
-// t >= 0.
+// Routing functions in the form that both passes use: for a split value t, the probability of the *less* likely side
+// (the minor probability) and the slope S'(t), as functions of |t|. By symmetry S(t) is the minor probability for t < 0
+// and its complement for t >= 0.
 //
-// This form is exact at the edges of the soft band (the minor probability is 0 if and only if |t| >= gamma/2), keeps
-// full relative accuracy just inside them, and is never negative. NaN gives 0, so that probabilities are finite and
-// counts of reached nodes can be trusted; the forward pass itself takes care that the output is NaN.
+// This form is exact at the edges of the soft band (the minor probability is 0 if and only if |t| >= gamma/2), has full
+// relative accuracy just inside them, and is never negative. NaN gives 0, so that probabilities are finite and counts
+// of reached nodes are right; the forward pass sets the output to NaN by itself.
 #pragma once
 
 #include "simd.h"
@@ -67,7 +67,7 @@ SOFTWOOD_INLINE Vector<T> exp_of_minus(Vector<T> a) {
   const Vector<T> shifted = rounder - clipped * log2_e;
   const Vector<T> n = shifted - rounder;
   const Vector<T> r = (-clipped - n * ln2_high) - n * ln2_low;
-  constexpr int terms = single ? 7 : 13;  // Taylor's, enough for |r| <= ln(2)/2
+  constexpr int terms = single ? 7 : 13;  // of the Taylor series, for |r| <= ln(2)/2
   Vector<T> series = broadcast<T>(1);
 #pragma GCC unroll 13
   for (int i = terms; i >= 1; --i) series = 1 + r * series * T(1.0 / i);
@@ -76,7 +76,7 @@ SOFTWOOD_INLINE Vector<T> exp_of_minus(Vector<T> a) {
   return a <= broadcast<T>(limit) ? result : Vector<T>{};
 }
 
-// S = 1 / (1 + exp(-t/gamma)): never exactly 0 or 1, so dense by nature.
+// S = 1 / (1 + exp(-t/gamma)): never exactly 0 or 1, so all nodes are reached.
 template <typename T>
 struct Logistic {
   T inverse;
@@ -104,7 +104,7 @@ SOFTWOOD_INLINE void with_activation(const Ensemble<T>& ensemble, Body&& body) {
   }
 }
 
-// From which |t| on routing is hard.
+// The |t| from which on routing is hard.
 template <typename T>
 SOFTWOOD_INLINE T hard_edge(const Ensemble<T>& ensemble) {
   return ensemble.activation == Activation::logistic ? T(__builtin_inf()) : ensemble.gamma / 2;
@@ -113,11 +113,12 @@ SOFTWOOD_INLINE T hard_edge(const Ensemble<T>& ensemble) {
 // How a sample that arrives at a split with some probability leaves it.
 template <typename T>
 struct Routed {
-  Vector<T> left, right;  // probabilities of arriving at the children; they add up to the parent's
+  Vector<T> left, right;  // probabilities of arriving at the children; their sum is that of the parent
   Vector<T> minor;        // the smaller of the two: 0 where the parent is not fractional, or not reached
 };
 
-// By the sign bit (-0 counts as negative, where both sides are alike): one instruction less than comparing.
+// By the sign bit, which takes one instruction less than a comparison. -0 counts as negative, where both sides are
+// equal.
 template <typename T>
 SOFTWOOD_INLINE Integers<T> is_negative(Vector<T> t) {
   return (Integers<T>)t < Integers<T>{};
@@ -135,7 +136,7 @@ SOFTWOOD_INLINE Routed<T> route(const Act& activation, Vector<T> t, Vector<T> pr
   return {select_by_sign<T>(t, minor, major), select_by_sign<T>(t, major, minor), minor};
 }
 
-// Both halves of the backward step at a split, from the expectations of its children.
+// The backward step at a split, from the expectations of its children.
 template <typename T>
 struct Combined {
   Vector<T> expected, grad_t;

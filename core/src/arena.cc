@@ -22,14 +22,14 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kFirstSlab = std::size_t{1} << 16;
-constexpr std::size_t kLargestKept = std::size_t{1} << 25;
-constexpr std::size_t kKeptBytes = std::size_t{1} << 26;  // the pool holds no more than this
+constexpr std::size_t kMaxKeptSlab = std::size_t{1} << 25;
+constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 26;  // of the whole pool
 
-// Free slabs by size. A slab that does not fit into the limit goes back to the system.
+// Free slabs by size. A slab that exceeds the limit is returned to the operating system.
 class SlabPool {
  public:
   void* take(std::size_t capacity) {
-    if (capacity <= kLargestKept) {
+    if (capacity <= kMaxKeptSlab) {
       std::lock_guard lock(mutex_);
       Free*& head = free_[index(capacity)];
       if (head != nullptr) {
@@ -45,9 +45,9 @@ class SlabPool {
   }
 
   void give(void* memory, std::size_t capacity) {
-    if (capacity <= kLargestKept) {
+    if (capacity <= kMaxKeptSlab) {
       std::lock_guard lock(mutex_);
-      if (kept_ + capacity <= kKeptBytes) {
+      if (kept_ + capacity <= kMaxKeptBytes) {
         Free* slab = static_cast<Free*>(memory);
         slab->next = free_[index(capacity)];
         free_[index(capacity)] = slab;
@@ -71,11 +71,11 @@ class SlabPool {
   std::size_t kept_ = 0;
 };
 
-// Never destroyed: arenas of threads may outlive static objects at exit.
+// Never destroyed: the arenas of threads may outlive static objects at exit.
 SlabPool& pool = *new SlabPool;
 
 #if !defined(_WIN32)
-// Held while the process forks, so that the child's copy is whole and free.
+// Held while the process forks, so that the copy in the child is consistent and unlocked.
 [[maybe_unused]] const int fork_handlers =
     pthread_atfork([] { pool.mutex().lock(); }, [] { pool.mutex().unlock(); }, [] { pool.mutex().unlock(); });
 #endif
@@ -86,8 +86,8 @@ void* Arena::allocate_bytes(std::size_t n_bytes) {
   n_bytes = (n_bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (slab_ == nullptr || slab_->capacity - slab_->used < n_bytes) {
     const std::size_t wanted = std::max(n_bytes + kAlignment, slab_ == nullptr ? kFirstSlab : 2 * slab_->capacity);
-    // Doubling ends at the largest slab that the pool keeps, unless one allocation needs more.
-    const std::size_t capacity = std::bit_ceil(std::max(n_bytes + kAlignment, std::min(wanted, kLargestKept)));
+    // Slabs double up to the largest one that the pool keeps, unless a single allocation needs more.
+    const std::size_t capacity = std::bit_ceil(std::max(n_bytes + kAlignment, std::min(wanted, kMaxKeptSlab)));
     Slab* slab = static_cast<Slab*>(pool.take(capacity));
     *slab = {slab_, capacity, kAlignment};
     slab_ = slab;

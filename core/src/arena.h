@@ -1,5 +1,5 @@
-// Scratch memory: allocation is an addition, release is going back to a mark, and nothing is returned to the system in
-// the steady state. Memory comes in slabs from a pool that all arenas share.
+// Scratch memory: allocation is an addition, release is a return to a mark, and in the steady state nothing is returned
+// to the operating system. Memory comes in slabs from a pool that all arenas share.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace softwood {
 
 class Arena {
  public:
-  // A place to go back to: everything allocated after it is released together.
+  // A position to return to: everything allocated after it is released together.
   struct Mark {
     void* slab;
     std::size_t used;
@@ -40,6 +40,19 @@ class Arena {
 
   Slab* slab_ = nullptr;
   std::size_t n_bytes_ = 0;
+};
+
+// Releases what is allocated during its lifetime.
+class ArenaScope {
+ public:
+  explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
+  ~ArenaScope() { arena_.release(mark_); }
+  ArenaScope(const ArenaScope&) = delete;
+  ArenaScope& operator=(const ArenaScope&) = delete;
+
+ private:
+  Arena& arena_;
+  const Arena::Mark mark_;
 };
 
 }  // namespace softwood

@@ -8,7 +8,7 @@
 namespace softwood {
 namespace {
 
-// Dividing by a smaller scale would cost more than two digits of its gradient.
+// Division by a smaller scale would lose more than two digits of its gradient.
 constexpr double kSmallestDivisor = 0.01;
 
 constexpr std::int64_t kStatisticsBlock = 4096;
@@ -77,7 +77,8 @@ const T* BatchNorm<T>::scale_gradient(const T* x, std::int64_t n, const T* input
   return scale_gradient_.data();
 }
 
-// Two passes over each block while it is in the cache; blocks are merged in order by Chan, Golub and LeVeque's formula.
+// Two passes over each block while it is in the cache; blocks are merged in order by the formula of Chan, Golub and
+// LeVeque.
 template <typename T>
 void column_statistics(const Samples<T>& samples, std::int64_t n_features, double* mean, double* variance,
                        int n_threads) {

@@ -14,16 +14,16 @@ class BatchNorm {
  public:
   BatchNorm(Normalisation kind, std::int64_t n_features, double epsilon, const Parameters<T>& parameters);
 
-  // Normalises [n, p] for a step, by the batch's own statistics or the training set's. Without normalisation it returns
-  // `x`, else `out`, which it writes.
+  // Normalises x [n, p] for a step, by the statistics of the batch or of the training set, and returns `out`; without
+  // normalisation returns `x`.
   const T* training(const T* x, std::int64_t n, T* out);
-  // The same for evaluation: always by the training set's statistics, with the parameters that evaluation uses.
+  // The same for evaluation: always by the statistics of the training set, with the parameters for evaluation.
   const T* evaluation(const T* x, std::int64_t n, T* out);
 
-  // Whether some scale is so near 0 that its gradient cannot be had by dividing by it.
+  // Whether some scale is so close to 0 that its gradient cannot be computed by dividing by it.
   bool needs_input_gradient() const;
-  // The scale's gradient [p] from that of the trees' inputs, for the batch last given to `training`. Valid until next
-  // call.
+  // The gradient of the scale [p] from that of the inputs of the trees, for the last batch given to `training`. Valid
+  // until the next call.
   const T* scale_gradient(const T* x, std::int64_t n, const T* input_gradient);
 
  private:

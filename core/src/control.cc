@@ -7,13 +7,13 @@ namespace softwood {
 namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
-constexpr double kLongest = 1e8;  // seconds; keeps the deadline within the clock's range
+constexpr double kMaxSeconds = 1e8;  // keeps the deadline within the range of the clock
 
 }  // namespace
 
 Control::Control(double seconds_left, std::function<bool()> poll)
     : deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                   std::chrono::duration<double>(std::min(seconds_left, kLongest)))),
+                                   std::chrono::duration<double>(std::min(seconds_left, kMaxSeconds)))),
       next_poll_(Clock::now() + kPollInterval),
       poll_(std::move(poll)) {}
 

@@ -3,17 +3,13 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "encoding_kernels.h"
 #include "kernels.h"
-#include "lookup_kernels.h"
-#include "predictor_kernels.h"
-#include "training_kernels.h"
 
 namespace softwood {
 namespace {
 
 std::size_t choose() {
-#if defined(__x86_64__)
+#if defined(SOFTWOOD_HAVE_AVX2)
   const char* forced = std::getenv("SOFTWOOD_ISA");
   const std::string_view limit = forced == nullptr ? "" : forced;
   __builtin_cpu_init();
@@ -35,26 +31,5 @@ std::size_t instruction_set_rank() {
 }
 
 const char* instruction_set() { return kernels<float>().name; }
-
-template <>
-const Kernels<float>& kernels<float>() {
-  return chosen(kKernelsFloat);
-}
-template <>
-const Kernels<double>& kernels<double>() {
-  return chosen(kKernelsDouble);
-}
-template <>
-const TrainingKernels<float>& training_kernels<float>() {
-  return chosen(kTrainingKernelsFloat);
-}
-template <>
-const TrainingKernels<double>& training_kernels<double>() {
-  return chosen(kTrainingKernelsDouble);
-}
-const EncodingKernels& encoding_kernels() { return chosen(kEncodingKernels); }
-const LookupTrainingKernels& lookup_training_kernels() { return chosen(kLookupTrainingKernels); }
-const LookupKernels& lookup_predictor_kernels() { return chosen(kLookupPredictorKernels); }
-const PredictorKernels& predictor_kernels() { return chosen(kPredictorKernels); }
 
 }  // namespace softwood

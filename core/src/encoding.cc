@@ -16,12 +16,10 @@ constexpr std::int64_t kBlockRows = 256;
 
 template <typename T>
 void encode_row(const Encoding& encoding, const T* base, T* features) {
-  const EncodingView view{encoding.source, encoding.start, encoding.rate,         encoding.mean,
-                          encoding.scale,  encoding.bound, encoding.begin.data(), encoding.in_order};
   if constexpr (std::is_same_v<T, float>) {
-    encoding_kernels().encode_floats(view, base, features);
+    encoding_kernels().encode_floats(encoding, base, features);
   } else {
-    encoding_kernels().encode_doubles(view, base, features);
+    encoding_kernels().encode_doubles(encoding, base, features);
   }
 }
 

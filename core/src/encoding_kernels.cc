@@ -1,12 +1,10 @@
-// src/softwood/encoding.py defines the kinds of features. The compiler makes vectors of these loops.
+// softwood's module `encoding` defines the kinds of features. The compiler vectorises these loops.
 #include "encoding_kernels.h"
-
-#include "softwood/encoding.h"
 
 namespace softwood::SOFTWOOD_ISA {
 namespace {
 
-constexpr float kLargest = 1e6F;  // as src/softwood/encoding.py says
+constexpr float kLargest = 1e6F;  // as in softwood's module `encoding`
 
 template <typename T>
 inline T within(T x, T bound) {
@@ -17,29 +15,33 @@ inline T within(T x, T bound) {
 inline float root(float x) { return __builtin_sqrtf(x); }
 inline double root(double x) { return __builtin_sqrt(x); }
 
-// Makes (r(x) - mean) * scale of the values x, for all features of one kind; without the scale if there are bounds. A
-// missing value gives the mean, unless r is told to decide by itself. `features` may be `values`.
+// Writes (r(x) - mean) * scale of the values x for all features of one kind; without the scale if there are bounds. A
+// missing value gives the mean, unless `keeps_missing` leaves it to r. `features` may be `values`.
 template <bool keeps_missing, bool has_bounds, typename T, typename Function>
-inline void standardise(const EncodingView& encoding, FeatureKind kind, const T* values, T* features,
-                        const Function& r) {
+inline void standardise(const Encoding& encoding, FeatureKind kind, const T* values, T* features, const Function& r) {
   const int k = static_cast<int>(kind);
   const std::int64_t end = encoding.begin[k + 1];
+  const float* const start = encoding.start.data();
+  const float* const rate = encoding.rate.data();
+  const float* const mean = encoding.mean.data();
+  const float* const scale = encoding.scale.data();
+  const float* const bound = encoding.bound.data();
 #pragma GCC ivdep
   for (std::int64_t f = encoding.begin[k]; f < end; ++f) {
     const T x = values[f];
-    const T centred = r(x, T(encoding.start[f]), T(encoding.rate[f])) - T(encoding.mean[f]);
-    const T held =
-        has_bounds ? within(centred, T(encoding.bound[f])) : within(centred * T(encoding.scale[f]), T(kLargest));
-    features[f] = keeps_missing || x == x ? held : T(0);
+    const T centred = r(x, T(start[f]), T(rate[f])) - T(mean[f]);
+    const T clipped = has_bounds ? within(centred, T(bound[f])) : within(centred * T(scale[f]), T(kLargest));
+    features[f] = keeps_missing || x == x ? clipped : T(0);
   }
 }
 
 template <bool has_bounds, typename T>
-inline void encode_features(const EncodingView& encoding, const T* base, T* features) {
+inline void encode_features(const Encoding& encoding, const T* base, T* features) {
   const T* values = base;
   if (!encoding.in_order) {
     const std::int64_t p = encoding.begin[kFeatureKinds];
-    for (std::int64_t f = 0; f < p; ++f) features[f] = base[encoding.source[f]];
+    const std::int32_t* const source = encoding.source.data();
+    for (std::int64_t f = 0; f < p; ++f) features[f] = base[source[f]];
     values = features;
   }
   standardise<false, has_bounds>(encoding, FeatureKind::linear, values, features, [](T x, T, T) { return x; });
@@ -58,8 +60,8 @@ inline void encode_features(const EncodingView& encoding, const T* base, T* feat
 }
 
 template <typename T>
-void encode(const EncodingView& encoding, const T* base, T* features) {
-  if (encoding.bound != nullptr) {
+void encode(const Encoding& encoding, const T* base, T* features) {
+  if (!encoding.bound.empty()) {
     encode_features<true>(encoding, base, features);
   } else {
     encode_features<false>(encoding, base, features);

@@ -1,5 +1,5 @@
-// A NaN or an infinity has all bits of its exponent set. The test on the bits vectorises and does not depend on the
-// floating-point mode, unlike a sum that is looked at in the end.
+// A NaN or an infinity has all bits of its exponent set. The test of the bits can be vectorised and does not depend on
+// the floating-point mode.
 #include "softwood/finite.h"
 
 #include <bit>
@@ -15,7 +15,7 @@ bool is_finite(T value) {
   return (std::bit_cast<Bits>(value) & exponent) != exponent;
 }
 
-// No early exit, so that the loop vectorises.
+// Without an early exit, so that the loop is vectorised.
 template <typename T>
 bool all_finite(const T* values, std::int64_t count) {
   unsigned bad = 0;

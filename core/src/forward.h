@@ -1,35 +1,41 @@
 // Algorithm 1 of the paper (conditional forward pass) for one unit: a group of trees on a block of samples.
 //
-// The paper walks depth first, one sample and node at a time. Here a level is computed at once for all samples that
-// reach it, in one of two forms. While most samples reach most nodes (the top levels always; all levels when training
-// begins) the level is *dense*: a matrix product over all nodes and samples. Once they thin out the level is a *list*
-// of the pairs that are reached, which only pays for what it visits. A dense range of nodes that outgrows the cache is
-// halved, and its halves are finished one after the other. Where nearly all is reached, some levels more are dense
-// without another look, and are computed together unless their split values have to be kept.
+// The paper traverses depth first, one sample and node at a time. Here a level is computed at once for all samples that
+// reach it, in one of two forms. While most samples reach most nodes (always in the top levels; in all levels when
+// training begins) the level is *dense*: a matrix product over all nodes and samples. When fewer pairs are reached, the
+// level is a *list* of them, whose cost is proportional to its length. A dense range of nodes that exceeds the cache is
+// halved, and its halves are completed one after the other. Where almost all pairs are reached, some further levels are
+// dense without a check, and are computed together (subtrees.h) unless their split values have to be kept.
 //
-// A child is reached if and only if its probability is not 0: one rule for both forms and both passes. With a tape or
-// without one the output is the same, bit for bit: the same levels are dense, and sums have the same order.
+// A child is reached if and only if its probability is not 0: one rule for both forms and both passes. The output is
+// the same bit for bit with a tape or without one: the same levels are dense, and sums are taken in the same order.
 #pragma once
 
-#include "activation.h"
-#include "gemm.h"
-#include "kernels.h"
-#include "lists.h"
+#include "split_values.h"
+#include "subtrees.h"
 
 namespace softwood::SOFTWOOD_ISA {
 
-// Dense as long as at least this share of the (node, sample) pairs is reached.
+// A level is dense if at least this share of its (node, sample) pairs is reached.
 inline constexpr double kDenseShare = 0.45;
-// Below this many samples most lanes of a dense level would be empty.
+// With fewer samples most lanes of a dense level would be empty.
 template <typename T>
-inline constexpr std::int64_t kFewSamples = kLanes<T>;
+inline constexpr std::int64_t kMinDenseSamples = kLanes<T>;
 // Probabilities of a dense range take at most this many bytes (a part of the L2 cache).
 inline constexpr std::int64_t kRangeBytes = 256 * 1024;
-// Where at least this share is reached, so it will be for some levels more, which are dense without another look.
-inline constexpr double kSureShare = 0.95;
-inline constexpr int kSureLevels = 5;
-// Split values of several levels at once take about so many bytes (a part of the L1 cache).
-inline constexpr std::int64_t kTileBytes = 20 * 1024;
+// If at least this share is reached, some further levels are dense without a check: at most kUncheckedLevels.
+inline constexpr double kUncheckedShare = 0.95;
+inline constexpr int kUncheckedLevels = 5;
+
+// Probabilities of the roots, [n_trees, padded]: 1 for the samples of the block, 0 for the padding.
+template <typename T>
+inline T* root_probabilities(std::int64_t n_trees, std::int64_t n_samples, std::int64_t padded, Arena& scratch) {
+  T* const result = scratch.allocate<T>(n_trees * padded);
+  for (std::int64_t tree = 0; tree < n_trees; ++tree) {
+    for (std::int64_t i = 0; i < padded; ++i) result[tree * padded + i] = i < n_samples ? T(1) : T(0);
+  }
+  return result;
+}
 
 template <typename T>
 class Forward {
@@ -43,42 +49,40 @@ class Forward {
         scratch_(scratch),
         keep_(keep != nullptr),
         n_(unit.x.n_rows),
-        padded_((n_ + kTileRows - 1) / kTileRows * kTileRows) {}
+        padded_((n_ + kPanelRows<T> - 1) / kPanelRows<T> * kPanelRows<T>) {
+    SOFTWOOD_ASSERT(n_ <= kMaxSamples && ensemble_.n_trees * ensemble_.n_leaves() <= kMaxLeaves);
+  }
 
   const Frontier<T>* run() {
     if (output_ != nullptr) {
       for (std::int64_t i = 0; i < n_ * ensemble_.n_outputs; ++i) output_[i] = 0;
     }
-    T* certain = scratch_.allocate<T>(ensemble_.n_trees * padded_);
-    for (std::int64_t tree = 0; tree < ensemble_.n_trees; ++tree) {
-      for (std::int64_t i = 0; i < padded_; ++i) certain[tree * padded_ + i] = i < n_ ? T(1) : T(0);
-    }
-    leaf_sums_ = scratch_.allocate<T>(kSmall * padded_);
-    const Frontier<T>* root = descend(0, 0, ensemble_.n_trees, certain, ensemble_.n_trees * n_, 0);
+    leaf_sums_ = scratch_.allocate<T>(kMaxUnrolled * padded_);
+    const T* const probability = root_probabilities<T>(ensemble_.n_trees, n_, padded_, scratch_);
+    const Frontier<T>* root = descend(0, 0, ensemble_.n_trees, probability, ensemble_.n_trees * n_, 0);
     if (has_leaf_sums_) add_transposed(leaf_sums_);
     return keep_ ? root : nullptr;
   }
 
  private:
-  static constexpr int kTileRows = kTileVectors * kLanes<T>;
-
-  // `probability` is [n_codes, padded samples], `n_reached` the number of its values that are not 0. Levels before
-  // `dense_until` are known to be dense.
+  // `probability` is [n_codes, padded samples]; at most `n_reached` of its values are not 0. Levels before
+  // `dense_until` are dense without a check.
   Frontier<T>* descend(int level, std::int64_t code_begin, std::int64_t n_codes, const T* probability,
                        std::int64_t n_reached, int dense_until) {
     const Arena::Mark tape_mark = tape_.mark(), scratch_mark = scratch_.mark();
     Frontier<T>* frontier = tape_.allocate<Frontier<T>>(1);
     *frontier = {.level = level, .code_begin = code_begin, .n_codes = n_codes};
+    SOFTWOOD_ASSERT(count_reached(probability, n_codes) <= n_reached);
     const double share = double(n_reached) / double(n_codes * n_);
-    const bool is_known = level < dense_until;
-    if (!is_known) dense_until = level + sure_levels(level, share);
+    const bool is_dense = level < dense_until;
+    if (!is_dense) dense_until = level + unchecked_levels(level, share);
     if (level == ensemble_.depth) {
       finish_leaves(*frontier, probability);
-    } else if (!is_known && (n_ < kFewSamples<T> || share < kDenseShare)) {
+    } else if (!is_dense && (n_ < kMinDenseSamples<T> || share < kDenseShare)) {
       frontier->fate = Frontier<T>::Fate::listed;
       frontier->list = collect(*frontier, probability, n_reached);
       finish_list(level, frontier->list);
-    } else if (!is_known && n_codes > 1 && range_bytes(*frontier, dense_until) > kRangeBytes) {
+    } else if (!is_dense && n_codes > 1 && range_bytes(*frontier, dense_until) > kRangeBytes) {
       frontier->fate = Frontier<T>::Fate::halved;
       const std::int64_t half = n_codes / 2;
       const std::int64_t n_first = count_reached(probability, half);
@@ -87,7 +91,7 @@ class Forward {
           descend(level, code_begin + half, n_codes - half, probability + half * padded_, n_reached - n_first, 0);
     } else {
       frontier->fate = Frontier<T>::Fate::expanded;
-      // With a tape it does not pay to take several levels at once, as all split values go to memory anyway.
+      // With a tape several levels at once are no faster, because all split values are written to memory anyway.
       expand(*frontier, keep_ || counts_ != nullptr ? 1 : dense_until - level, probability, n_reached, dense_until);
     }
     scratch_.release(scratch_mark);
@@ -95,7 +99,7 @@ class Forward {
     return frontier;
   }
 
-  // Levels of a dense range, `frontier` first, and all that lies below them.
+  // `n_levels` levels of a dense range, beginning with `frontier`, and everything below them.
   void expand(Frontier<T>& frontier, int n_levels, const T* probability, std::int64_t n_reached, int dense_until) {
     const int level_below = frontier.level + n_levels;
     const std::int64_t codes_below = frontier.code_begin << n_levels, n_codes_below = frontier.n_codes << n_levels;
@@ -107,10 +111,12 @@ class Forward {
     }
     std::int64_t n_below = 0;
     if (n_levels > 1) {
-      n_below = expand_subtrees(frontier, n_levels, probability, below);
+      Subtrees<T> subtrees(ensemble_, unit_.x_panels, padded_, scratch_);
+      n_below = subtrees.expand(frontier, n_levels, probability, below, leaf_sums_,
+                                [&](std::int64_t sample) { poison(sample); });
     } else {
       frontier.t = tape_.template allocate<T>(frontier.n_codes * padded_);
-      split_values(frontier);
+      range_split_values(ensemble_, unit_.x_panels, padded_, frontier, scratch_);
       if (!adds_leaves)
         n_below = n_reached + expand_level(frontier, probability, below);
       else if (output_ != nullptr)
@@ -124,19 +130,20 @@ class Forward {
     }
   }
 
-  // How many levels from this one on are dense, if it is. The root tells nothing about those below it.
-  int sure_levels(int level, double share) const {
-    if (level == 0 || level == ensemble_.depth || share < kSureShare) return 1;
-    const int n_left = ensemble_.depth - level, n_times = (n_left + kSureLevels - 1) / kSureLevels;
+  // How many levels, beginning with this one, are dense if this one is. The root is always reached, so it says nothing
+  // about the levels below it. The remaining levels are divided evenly.
+  int unchecked_levels(int level, double share) const {
+    if (level == 0 || level == ensemble_.depth || share < kUncheckedShare) return 1;
+    const int n_left = ensemble_.depth - level, n_times = (n_left + kUncheckedLevels - 1) / kUncheckedLevels;
     return (n_left + n_times - 1) / n_times;
   }
 
-  // Whether the probabilities of the nodes of a level are used at once: those of leaves with few outputs.
+  // Whether the probabilities of a level are used at once and never stored: those of leaves with few outputs.
   bool adds_leaves_at(int level) const {
-    return level == ensemble_.depth && ensemble_.n_outputs <= kSmall && counts_ == nullptr;
+    return level == ensemble_.depth && ensemble_.n_outputs <= kMaxUnrolled && counts_ == nullptr;
   }
 
-  // Memory for the probabilities of the largest of the levels that follow.
+  // Memory for the probabilities of the largest level up to the next check.
   std::int64_t range_bytes(const Frontier<T>& frontier, int dense_until) const {
     const int n_levels = dense_until - frontier.level - (adds_leaves_at(dense_until) ? 1 : 0);
     return (frontier.n_codes << n_levels) * padded_ * std::int64_t(sizeof(T));
@@ -148,30 +155,8 @@ class Forward {
     return sum_integers<T>(count);
   }
 
-  // t = <w, x> + b of all nodes of the range and all samples.
-  void split_values(const Frontier<T>& frontier) const {
-    const std::int64_t p = ensemble_.n_features;
-    const LevelRows<T> row_of(ensemble_, frontier.level);
-    const auto row = [&](std::int64_t i) { return row_of(frontier.code_begin + i); };
-    const auto weights = [&](std::int64_t i) { return ensemble_.split_weight + row(i) * p; };
-    const T* start = nullptr;
-    if (ensemble_.split_bias != nullptr) {
-      T* bias = scratch_.template allocate<T>(frontier.n_codes);
-      for (std::int64_t i = 0; i < frontier.n_codes; ++i) bias[i] = ensemble_.split_bias[row(i)];
-      start = bias;
-    }
-    const auto finish = write_to<T>([t = frontier.t, padded = padded_](std::int64_t i) { return t + i * padded; });
-    // A tile begins at column * p; the product adds `column` itself.
-    for (std::int64_t column = 0; column < padded_; column += kTileRows) {
-      gemm_column<T, kTileVectors, false>(frontier.n_codes, column, p, weights, 1,
-                                          Strided<T>{unit_.x_tiles + column * (p - 1), kTileRows}, start, Tail<T>(1),
-                                          finish);
-    }
-  }
-
-  // Probabilities of the children, [2 n_codes, padded]; returns the number of fractional pairs, which have two. Not
-  // merged into the product above: that was slower, as its chain of instructions held up the multiply-adds of the next
-  // tile.
+  // Probabilities of the children, [2 n_codes, padded]; returns the number of fractional pairs, which have two
+  // children. Not fused with the matrix product: its chain of dependent instructions would delay the next tile.
   std::int64_t expand_level(const Frontier<T>& frontier, const T* probability, T* below) const {
     std::int64_t n_fractional = 0;
     with_activation(ensemble_, [&](auto activation) {
@@ -197,121 +182,6 @@ class Forward {
     return n_fractional;
   }
 
-  // Some subtrees of a range on kTileRows samples. Splits stand one subtree after the other, in heap order.
-  struct Tile {
-    int n_levels;
-    std::int64_t n_subtrees, first_sample;
-    const T* t;            // [splits, kTileRows]
-    T* reach;              // [splits of one subtree, kTileRows]: room for the probabilities inside it
-    const T* probability;  // of the first subtree's root; those of the others lie padded_ apart
-    T* below;              // as for expand_subtrees, of the first child of the first subtree,
-    const T* leaves;       // or the weights of its first leaf
-  };
-
-  // Several levels of a dense range at once. Writes the probabilities of the nodes below them, [n_codes << n_levels,
-  // padded], and returns how many are not 0; or adds up the leaves, if `below` is null. Goes by tiles, so that
-  // split values are used while they are in the L1 cache.
-  std::int64_t expand_subtrees(const Frontier<T>& frontier, int n_levels, const T* probability, T* below) const {
-    const std::int64_t p = ensemble_.n_features, k = ensemble_.n_outputs, n_codes = frontier.n_codes;
-    const std::int64_t n_splits = (std::int64_t{1} << n_levels) - 1;  // of a subtree
-    const std::int64_t most = kTileBytes / std::int64_t(sizeof(T)) / kTileRows / n_splits;
-    const std::int64_t n_subtrees = most < 1 ? 1 : most < n_codes ? most : n_codes, size = n_subtrees * n_splits;
-    const T** weights = scratch_.template allocate<const T*>(size);
-    T* bias = ensemble_.split_bias == nullptr ? nullptr : scratch_.template allocate<T>(size);
-    T* t = scratch_.template allocate<T>(size * kTileRows);
-    T* reach = scratch_.template allocate<T>(n_splits * kTileRows);
-    std::int64_t n_below = 0;
-    for (std::int64_t first = 0; first < n_codes; first += n_subtrees) {
-      const std::int64_t end = first + n_subtrees < n_codes ? first + n_subtrees : n_codes;
-      std::int64_t n_rows = 0;
-      for (std::int64_t i = first; i < end; ++i) {
-        for (int depth = 0; depth < n_levels; ++depth) {
-          const LevelRows<T> row_of(ensemble_, frontier.level + depth);
-          const std::int64_t begin = (frontier.code_begin + i) << depth;
-          for (std::int64_t code = begin; code < begin + (std::int64_t{1} << depth); ++code, ++n_rows) {
-            weights[n_rows] = ensemble_.split_weight + row_of(code) * p;
-            if (bias != nullptr) bias[n_rows] = ensemble_.split_bias[row_of(code)];
-          }
-        }
-      }
-      for (std::int64_t column = 0; column < padded_; column += kTileRows) {
-        gemm_column<T, kTileVectors, false, true>(
-            n_rows, 0, p, [&](std::int64_t i) { return weights[i]; }, 1,
-            Strided<T>{unit_.x_tiles + column * p, kTileRows}, bias, Tail<T>(1),
-            write_to<T>([&](std::int64_t i) { return t + i * kTileRows; }));
-        const Tile tile{.n_levels = n_levels,
-                        .n_subtrees = end - first,
-                        .first_sample = column,
-                        .t = t,
-                        .reach = reach,
-                        .probability = probability + first * padded_ + column,
-                        .below = below == nullptr ? nullptr : below + (first << n_levels) * padded_ + column,
-                        .leaves = ensemble_.leaf_weight + ((frontier.code_begin + first) << n_levels) * k};
-        with_activation(ensemble_, [&](auto activation) {
-          with_small(below == nullptr ? k : 0, [&](auto few) { n_below += route_subtrees<few()>(activation, tile); });
-        });
-      }
-    }
-    return n_below;
-  }
-
-  // Probabilities from the roots of a tile down, to `below`, if kOutputs is 0, or the leaves. Returns how many are not
-  // 0 in `below`.
-  template <int kOutputs, typename Act>
-  SOFTWOOD_APART std::int64_t route_subtrees(const Act& activation, const Tile& given) const {
-    constexpr int W = kLanes<T>, V = kTileVectors;
-    const Tile tile = given;  // a copy, which no store can change
-    const std::int64_t n_inner = (std::int64_t{1} << (tile.n_levels - 1)) - 1, n_last = n_inner + 1, padded = padded_;
-    Integers<T> n_below{};
-    T* const reach = tile.reach;
-    T* const leaf_sums = leaf_sums_ + tile.first_sample;
-    Vector<T> sums[V][kOutputs > 0 ? kOutputs : 1];
-    for (int v = 0; v < V; ++v) {
-      for (int c = 0; c < kOutputs; ++c) sums[v][c] = load(leaf_sums + c * padded + v * W);
-    }
-    for (std::int64_t i = 0; i < tile.n_subtrees; ++i) {
-      const T* const t = tile.t + i * (n_inner + n_last) * kTileRows;
-      Vector<T> total{};  // NaN if some split value is
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) store(reach + v * W, load(tile.probability + i * padded + v * W));
-      for (std::int64_t node = 0; node < n_inner; ++node) {
-#pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) {
-          const Vector<T> value = load(t + node * kTileRows + v * W);
-          const Routed<T> routed = route<T>(activation, value, load(reach + node * kTileRows + v * W));
-          total += value;
-          store(reach + (2 * node + 1) * kTileRows + v * W, routed.left);
-          store(reach + (2 * node + 2) * kTileRows + v * W, routed.right);
-        }
-      }
-      for (std::int64_t place = 0; place < n_last; ++place) {
-        const std::int64_t node = n_inner + place, child = 2 * (i * n_last + place);
-#pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) {
-          const Vector<T> value = load(t + node * kTileRows + v * W);
-          const Routed<T> routed = route<T>(activation, value, load(reach + node * kTileRows + v * W));
-          total += value;
-          if constexpr (kOutputs > 0) {
-            add_two_leaves<kOutputs>(routed, tile.leaves + child * kOutputs, sums[v]);
-          } else {
-            store(tile.below + child * padded + v * W, routed.left);
-            store(tile.below + (child + 1) * padded + v * W, routed.right);
-            n_below -= (routed.left != Vector<T>{}) + (routed.right != Vector<T>{});
-          }
-        }
-      }
-      if (bits<T>(total != total) != 0) {
-        for (std::int64_t at = 0; at < (n_inner + n_last) * kTileRows; ++at) {
-          if (t[at] != t[at] && reach[at] != 0) poison(tile.first_sample + at % kTileRows);
-        }
-      }
-    }
-    for (int v = 0; v < V; ++v) {
-      for (int c = 0; c < kOutputs; ++c) store(leaf_sums + c * padded + v * W, sums[v][c]);
-    }
-    return sum_integers<T>(n_below);
-  }
-
   // Adds sums [k, padded] to the output.
   void add_transposed(const T* sums) const {
     const std::int64_t k = ensemble_.n_outputs;
@@ -320,37 +190,35 @@ class Forward {
     }
   }
 
-  // The reached pairs of a dense range as a list. `n_reached` may be too large: where probabilities underflow, both
-  // children of a node can have none.
+  // The reached pairs of a dense range as a list. `n_reached` may be too large: if a probability underflows, both
+  // children of a fractional node can have probability 0.
   List<T>* collect(const Frontier<T>& frontier, const T* probability, std::int64_t n_reached) const {
-    List<T>* list = allocate_list<T>(tape_, n_reached, is_long(n_reached, frontier.level), true);
+    List<T>* list = allocate_list<T>(tape_, n_reached, worth_grouping(n_reached, frontier.level), true);
     Appender<T> to(*list);
     to.append_range(frontier.code_begin, frontier.n_codes, probability, padded_);
+    SOFTWOOD_ASSERT(to.pair - list->pair <= n_reached);
     list->count = to.pair - list->pair;
     pad_list(*list);
+    check_list(*list, ensemble_.n_trees << frontier.level, n_, scratch_);
     return list;
   }
 
-  // Whether a list of some level is worth grouping.
-  bool is_long(std::int64_t count, int level) const { return count >= kLongRun * (ensemble_.n_trees << level); }
+  // Whether the list of a level has enough entries per node to be grouped.
+  bool worth_grouping(std::int64_t count, int level) const {
+    return count >= kGroupedEntries * (ensemble_.n_trees << level);
+  }
 
-  // From a list of some level down to the leaves.
+  // From the list of a level down to the leaves.
   void finish_list(int level, List<T>* list) const {
     for (; level < ensemble_.depth; ++level, list = list->next) {
-      Bounds bounds;
-      const Arena::Mark mark = scratch_.mark();
-      with_small(vectors_in<T>(ensemble_.n_features), [&](auto few) {
-        bounds = list->grouped ? grouped_split_values<T, few()>(ensemble_, unit_.x, level, *list)
-                               : single_split_values<T, few()>(ensemble_, unit_.x, level, *list, scratch_);
-      });
-      scratch_.release(mark);
+      const Bounds bounds = list_split_values(ensemble_, unit_.x, level, *list, scratch_);
       if (bounds.has_nan) {
         for (std::int64_t j = 0; j < list->count; ++j) {
           if (list->t[j] != list->t[j]) poison(sample_of(list->pair[j]));
         }
       }
       const std::int64_t n_below = bounds.left + bounds.right;
-      const bool grouped = list->grouped && is_long(n_below, level + 1);
+      const bool grouped = list->grouped && worth_grouping(n_below, level + 1);
       list->next = allocate_list<T>(tape_, n_below, grouped, level + 1 < ensemble_.depth);
       with_activation(ensemble_, [&](auto activation) {
         if (grouped)
@@ -358,40 +226,34 @@ class Forward {
         else
           branch(activation, *list);
       });
+      check_list(*list->next, ensemble_.n_trees << (level + 1), n_, scratch_);
       if (counts_ != nullptr) count_list(level, *list);
     }
     if (output_ != nullptr) list_output(ensemble_, *list, n_, output_, scratch_);
     if (counts_ != nullptr) {
-      for (std::int64_t j = 0; j < list->count; ++j) ++counts_->leaves[place(level, list->pair[j])];
+      for (std::int64_t j = 0; j < list->count; ++j) ++counts_->leaves[index_of(level, list->pair[j])];
     }
   }
 
-  // Dense splits right above the leaves, with few outputs: the probabilities of leaves are used at once.
+  // Dense splits directly above the leaves, with few outputs: the probabilities of the leaves are used at once.
   void finish_last_splits(const Frontier<T>& frontier, const T* probability) const {
     with_activation(ensemble_, [&](auto activation) {
-      with_small(ensemble_.n_outputs, [&](auto few) {
-        if constexpr (few() > 0) add_last_splits<few()>(activation, frontier, probability);
+      with_unrolled(ensemble_.n_outputs, [&](auto n_outputs) {
+        if constexpr (n_outputs() > 0) add_last_splits<n_outputs()>(activation, frontier, probability);
       });
     });
   }
 
-  template <int kOutputs>
-  static SOFTWOOD_INLINE void add_two_leaves(const Routed<T>& routed, const T* left, Vector<T>* sums) {
-#pragma GCC unroll 4
-    for (int c = 0; c < kOutputs; ++c) {
-      sums[c] += routed.left * left[c];
-      sums[c] += routed.right * left[kOutputs + c];
-    }
-  }
-
   template <int kOutputs, typename Act>
-  SOFTWOOD_APART void add_last_splits(const Act& activation, const Frontier<T>& frontier, const T* probability) const {
+  SOFTWOOD_NOINLINE void add_last_splits(const Act& activation, const Frontier<T>& frontier,
+                                         const T* probability) const {
     const std::int64_t n_codes = frontier.n_codes, padded = padded_;
     const T* const leaves = ensemble_.leaf_weight + 2 * frontier.code_begin * kOutputs;
     const T* const split_values = frontier.t;
     T* const leaf_sums = leaf_sums_;
     Integers<T> nan{};
-    for (std::int64_t i = 0; i < padded; i += kTileRows) {  // whole cache lines: rows that far apart share few sets
+    for (std::int64_t i = 0; i < padded;
+         i += kPanelRows<T>) {  // a panel: whole cache lines, or rows would compete for cache sets
       Vector<T> sums[kTileVectors][kOutputs];
       for (int v = 0; v < kTileVectors; ++v) {
         for (int c = 0; c < kOutputs; ++c) sums[v][c] = load(leaf_sums + c * padded + i + v * kLanes<T>);
@@ -413,7 +275,7 @@ class Forward {
     if (bits<T>(nan) != 0) poison_dense(frontier, probability);
   }
 
-  // Dense leaves: output^T = leaf_weight^T probability, then added to the output.
+  // Dense leaves: adds the transpose of leaf_weight^T probability to the output.
   void finish_leaves(const Frontier<T>& frontier, const T* probability) const {
     const std::int64_t k = ensemble_.n_outputs;
     if (output_ != nullptr) {
@@ -427,13 +289,14 @@ class Forward {
     if (counts_ != nullptr) {
       for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
         for (std::int64_t i = 0; i < n_; ++i) {
-          counts_->leaves[place(frontier.level, i, frontier.code_begin + code)] += probability[code * padded_ + i] != 0;
+          counts_->leaves[index_of(frontier.level, i, frontier.code_begin + code)] +=
+              probability[code * padded_ + i] != 0;
         }
       }
     }
   }
 
-  // A sample that met a NaN on its way has no output; whatever is added to it later, it stays NaN.
+  // The output of a sample that meets a NaN is NaN; it stays so whatever is added to it.
   void poison(std::int64_t sample) const {
     if (output_ == nullptr) return;
     const std::int64_t k = ensemble_.n_outputs;
@@ -446,16 +309,16 @@ class Forward {
     }
   }
 
-  std::int64_t place(int level, std::int64_t sample, std::int64_t code) const {
+  std::int64_t index_of(int level, std::int64_t sample, std::int64_t code) const {
     return sample * counts_->stride + (code >> level);
   }
 
-  std::int64_t place(int level, Integer<T> pair) const { return place(level, sample_of(pair), code_of(pair)); }
+  std::int64_t index_of(int level, Integer<T> pair) const { return index_of(level, sample_of(pair), code_of(pair)); }
 
   void count_dense(const Frontier<T>& frontier, const T* probability, const T* below) const {
     for (std::int64_t code = 0; code < frontier.n_codes; ++code) {
       for (std::int64_t i = 0; i < n_; ++i) {
-        const std::int64_t at = place(frontier.level, i, frontier.code_begin + code);
+        const std::int64_t at = index_of(frontier.level, i, frontier.code_begin + code);
         const T* children = below + 2 * code * padded_ + i;
         counts_->internal_nodes[at] += probability[code * padded_ + i] != 0;
         counts_->fractional_nodes[at] += children[0] != 0 && children[padded_] != 0;
@@ -463,15 +326,16 @@ class Forward {
     }
   }
 
-  // A reached split has one child, or two if it is fractional: each child counts for its parent, less the parents.
+  // A reached split has one child, or two if it is fractional: the number of fractional splits is that of the children
+  // minus that of the parents.
   void count_list(int level, const List<T>& list) const {
     for (std::int64_t j = 0; j < list.count; ++j) {
-      const std::int64_t at = place(level, list.pair[j]);
+      const std::int64_t at = index_of(level, list.pair[j]);
       ++counts_->internal_nodes[at];
       --counts_->fractional_nodes[at];
     }
     for (std::int64_t j = 0; j < list.next->count; ++j) {
-      ++counts_->fractional_nodes[place(level + 1, list.next->pair[j])];
+      ++counts_->fractional_nodes[index_of(level + 1, list.next->pair[j])];
     }
   }
 
@@ -483,7 +347,7 @@ class Forward {
   Arena& scratch_;
   const bool keep_;
   const std::int64_t n_, padded_;
-  T* leaf_sums_ = nullptr;  // [k, padded]: what dense leaves add to the output, if outputs are few
+  T* leaf_sums_ = nullptr;  // [k, padded]: what dense leaves add to the output, if there are few outputs
   bool has_leaf_sums_ = false;
 };
 

@@ -2,15 +2,15 @@
 //
 //     finish(r, c, sum of a_row(r)[i * a_step] * b_row(i)[c])    for all rows r and vectors of columns c
 //
-// Rows are found by functions, so that they may lie anywhere; `a` is read value by value and broadcast, `b` by vectors.
-// A tile of sums stays in registers until `finish` takes it.
+// Rows are located by functions, so they may be anywhere; `a` is read value by value and broadcast, `b` by vectors.
+// A tile of sums stays in registers until `finish` takes it. "Tile" means such a register tile throughout the core.
 #pragma once
 
 #include "simd.h"
 
 namespace softwood::SOFTWOOD_ISA {
 
-// Rows one after the other, as a function.
+// Rows at a fixed distance, as such a function.
 template <typename T>
 struct Strided {
   const T* first;
@@ -18,13 +18,17 @@ struct Strided {
   SOFTWOOD_INLINE const T* operator()(std::int64_t i) const { return first + i * stride; }
 };
 
-// Rows and vectors of a register tile: enough independent sums to hide the latency of multiply-add, and few enough for
-// the registers (16 vectors up to AVX2, 32 from AVX-512 on).
+// Rows and vectors of a tile: enough independent sums to hide the latency of multiply-add, and few enough for the
+// registers (16 vectors up to AVX2, 32 from AVX-512 on).
 inline constexpr int kTileHeight = kVectorBytes == 64 ? 8 : 6;
 inline constexpr int kTileVectors = 2;
 
-// A tile of R rows and C vectors. `start`, if not null, holds the first terms by row. With kInPairs the loop takes two
-// terms at a time, which is faster where their addresses cost no further registers.
+// Samples of a panel (see Kernels::arrange): the columns of a tile.
+template <typename T>
+inline constexpr int kPanelRows = kTileVectors * kLanes<T>;
+
+// A tile of R rows and C vectors. `start`, if not null, holds the first term of each row. With kInPairs the loop takes
+// two terms at a time, which is faster if their addresses need no further registers.
 template <typename T, int R, int C, bool kHasTail, bool kInPairs, typename ARow, typename BRow, typename Finish>
 SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64_t n_terms, const ARow& a_row,
                                std::int64_t a_step, const BRow& b_row, const T* start, const Tail<T>& tail,
@@ -71,7 +75,7 @@ SOFTWOOD_INLINE void gemm_tile(std::int64_t row, std::int64_t column, std::int64
   }
 }
 
-// A tile whose height is known at run time only.
+// A tile whose height is only known at run time.
 template <typename T, int C, bool kHasTail, bool kInPairs, int R = C == 3 ? kTileHeight / 2 : kTileHeight,
           typename... Arguments>
 SOFTWOOD_INLINE void gemm_tile_of_height(std::int64_t height, Arguments&&... arguments) {
@@ -82,7 +86,7 @@ SOFTWOOD_INLINE void gemm_tile_of_height(std::int64_t height, Arguments&&... arg
   }
 }
 
-// All rows of one column of tiles, in tiles of about equal height: low ones would not hide the latency.
+// All rows of one column of tiles, in tiles of about equal height: short ones would not hide the latency.
 template <typename T, int C, bool kHasTail, bool kInPairs = false, typename ARow, typename BRow, typename Finish>
 inline void gemm_column(std::int64_t n_rows, std::int64_t column, std::int64_t n_terms, const ARow& a_row,
                         std::int64_t a_step, const BRow& b_row, const T* start, const Tail<T>& tail,
@@ -107,7 +111,7 @@ inline void gemm(std::int64_t n_rows, std::int64_t n_columns, std::int64_t n_ter
   constexpr std::integral_constant<int, 2> two;
   constexpr std::integral_constant<int, 3> three;
   std::int64_t column = 0;
-  if (n_rows <= kTileHeight / 2) {  // a low tile has to be wide, or the latency of its few sums would show
+  if (n_rows <= kTileHeight / 2) {  // a short tile must be wide, to have enough independent sums
     for (; column + 3 * W <= n_columns; column += 3 * W) columns(three, std::false_type{}, column);
   }
   for (; column + C * W <= n_columns; column += C * W) columns(two, std::false_type{}, column);
@@ -121,7 +125,7 @@ inline void gemm(std::int64_t n_rows, std::int64_t n_columns, std::int64_t n_ter
   }
 }
 
-// Ways to finish: write the sums, or add them, to rows found by a function.
+// Ways to finish: write or add the sums to rows that are located by a function.
 template <typename T, typename OutRow>
 struct Write {
   OutRow out_row;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "dispatch.h"
 #include "softwood/lookup.h"
 #include "training_kernels.h"
 
@@ -135,39 +136,8 @@ struct LookupTrainingKernels {
   void (*build_column)(const LookupColumn& column, const float* table, float* values);
 };
 
-const LookupTrainingKernels& lookup_training_kernels();
+SOFTWOOD_DECLARE_TABLE(LookupTrainingKernels, lookup_training_kernels)
 // These give the same bits on every instruction set.
-const LookupKernels& lookup_predictor_kernels();
-
-namespace baseline {
-extern const LookupTrainingKernels lookup_training_kernels;
-extern const LookupKernels lookup_predictor_kernels;
-}  // namespace baseline
-#if defined(__x86_64__)
-namespace avx2 {
-extern const LookupTrainingKernels lookup_training_kernels;
-extern const LookupKernels lookup_predictor_kernels;
-}  // namespace avx2
-namespace avx512 {
-extern const LookupTrainingKernels lookup_training_kernels;
-extern const LookupKernels lookup_predictor_kernels;
-}  // namespace avx512
-#endif
-
-// All of them, from the narrowest to the widest.
-inline constexpr const LookupTrainingKernels* kLookupTrainingKernels[] = {
-    &baseline::lookup_training_kernels,
-#if defined(__x86_64__)
-    &avx2::lookup_training_kernels,
-    &avx512::lookup_training_kernels,
-#endif
-};
-inline constexpr const LookupKernels* kLookupPredictorKernels[] = {
-    &baseline::lookup_predictor_kernels,
-#if defined(__x86_64__)
-    &avx2::lookup_predictor_kernels,
-    &avx512::lookup_predictor_kernels,
-#endif
-};
+SOFTWOOD_DECLARE_TABLE(LookupKernels, lookup_predictor_kernels)
 
 }  // namespace softwood

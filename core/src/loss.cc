@@ -1,9 +1,10 @@
-// Values are the usual negative log-likelihoods without the terms that no score changes; cross-entropies are written so
-// that no exponential can overflow.
+// Values are the usual negative log-likelihoods without the terms that do not depend on the scores; cross-entropies are
+// written so that no exponential can overflow.
 #include "softwood/loss.h"
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 namespace softwood {
 namespace {
@@ -64,7 +65,8 @@ Point<T> tweedie(T score, T target, T power) {
   return {b / (2 - power) - target * a / (1 - power), b - target * a};
 }
 
-// `element(score, target, which)`: the outputs of one target stand side by side, `which` counts them.
+// `element(score, target, which)` gives the loss of output number `which` of a target; the outputs of a target are
+// adjacent.
 template <typename T, typename Element>
 double sum_elements(const Loss<T>& loss, const T* scores, const T* targets, const T* weight, std::int64_t n_rows,
                     T gradient_scale, T* gradient, const Element& element) {
@@ -96,6 +98,7 @@ double sum_cross_entropy(const Loss<T>& loss, const T* scores, const T* targets,
   for (std::int64_t i = 0; i < n_rows; ++i) {
     const T* const row = scores + i * k;
     const auto label = static_cast<std::int64_t>(targets[i]);
+    if (label < 0 || label >= k) throw std::out_of_range("softwood: a target is not a class number below n_outputs");
     const T highest = *std::max_element(row, row + k);
     T sum = 0, gaps = 0;
     for (std::int64_t j = 0; j < k; ++j) {
@@ -124,28 +127,30 @@ double Loss<T>::evaluate(const T* scores, const T* targets, const T* weight, std
   const auto elements = [&](const auto& element) {
     return sum_elements(*this, scores, targets, weight, n_rows, gradient_scale, gradient, element);
   };
+  const auto one_per_target = [&](const auto& element) {
+    return elements([&](T score, T target, std::int64_t) { return element(score, target); });
+  };
   switch (kind) {
     case LossKind::cross_entropy:
       return sum_cross_entropy(*this, scores, targets, weight, n_rows, gradient_scale, gradient);
     case LossKind::binary_cross_entropy:
-      return elements([s = label_smoothing](T score, T target, std::int64_t) {
-        return binary_cross_entropy(score, target * (1 - s) + s / 2);
-      });
+      return one_per_target(
+          [s = label_smoothing](T score, T target) { return binary_cross_entropy(score, target * (1 - s) + s / 2); });
     case LossKind::squared_error:
-      return elements([](T score, T target, std::int64_t) { return squared_error(score, target); });
+      return one_per_target([](T score, T target) { return squared_error(score, target); });
     case LossKind::absolute_error:
-      return elements([](T score, T target, std::int64_t) { return absolute_error(score, target); });
+      return one_per_target([](T score, T target) { return absolute_error(score, target); });
     case LossKind::huber:
-      return elements([d = delta](T score, T target, std::int64_t) { return huber(score, target, d); });
+      return one_per_target([d = delta](T score, T target) { return huber(score, target, d); });
     case LossKind::quantile:
       return elements(
           [this](T score, T target, std::int64_t which) { return pinball(score, target, quantiles[which]); });
     case LossKind::poisson:
-      return elements([](T score, T target, std::int64_t) { return poisson(score, target); });
+      return one_per_target([](T score, T target) { return poisson(score, target); });
     case LossKind::gamma:
-      return elements([](T score, T target, std::int64_t) { return gamma(score, target); });
+      return one_per_target([](T score, T target) { return softwood::gamma(score, target); });
     case LossKind::tweedie:
-      return elements([p = power](T score, T target, std::int64_t) { return tweedie(score, target, p); });
+      return one_per_target([p = power](T score, T target) { return tweedie(score, target, p); });
     case LossKind::custom:
       break;
   }

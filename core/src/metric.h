@@ -1,5 +1,5 @@
-// How well scores predict, for people who watch a training: the share of right classes, or R squared of predicted
-// means. Nothing is learned from it.
+// How well scores predict, for display during training: accuracy, or R squared of predicted means. Training does not
+// depend on it.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ class Metric {
   // Rows as for Loss::evaluate.
   void add(const T* scores, const T* targets, const T* weight, std::int64_t n_rows);
 
-  // Mean over targets; NaN without rows, and for losses whose scores are neither classes nor means.
+  // Mean over targets; NaN without rows and for losses whose scores are neither classes nor means.
   double value() const;
 
  private:
-  // Of one target. Values are counted from the first one, so that nothing is lost where they are large.
+  // Of one target. Values are relative to the first one, for precision if they are large.
   struct Sums {
     double origin = 0, weight = 0, right = 0, residual_square = 0, value = 0, square = 0;
   };

@@ -1,5 +1,6 @@
-// Gradients of batch normalisation without dL/dx. With x' = scale * z + shift the trees' inputs and c_i the gradient of
-// split i's bias, the gradient of shift is sum_i w_i c_i, and that of scale is sum_i w_i (dw_i - shift c_i) / scale.
+// Gradients of batch normalisation without dL/dx. With x' = scale * z + shift the inputs of the trees and c_i the
+// gradient of the bias of split i, the gradient of shift is sum_i w_i c_i, and that of scale is sum_i w_i (dw_i - shift
+// c_i) / scale.
 #include "optimizer.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace softwood {
 namespace {
 
-// Below this a step of the optimiser is shorter than waking a thread takes.
+// With fewer elements a step of the optimiser takes less time than waking a thread.
 constexpr std::int64_t kElementsWorthThreads = 1 << 16;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Adam over the parameters of one member, tree by tree, and the gradients it consumes.
+// Adam on the parameters of one member, tree by tree, and the gradients it consumes.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,15 @@ class Optimizer {
  public:
   Optimizer(const MemberSettings<T>& settings, const Parameters<T>& parameters);
 
-  // Where the backward pass adds; zero between two steps. `x` is null.
+  // Where the backward pass adds its gradients; zero between two steps. `x` is null.
   Gradients<T> gradients();
 
-  // One step from the gradients, which are then zero again. `step` counts from 1. `scale_gradient` [p], if given,
-  // replaces the gradient of batch normalisation's scale, which is otherwise derived from those of the split weights.
+  // One step from the gradients, which it sets to zero. `step` counts from 1. `scale_gradient` [p], if not null,
+  // replaces the gradient of the scale of batch normalisation, which is otherwise derived from those of the split
+  // weights.
   void update(std::int64_t step, double learning_rate, const T* scale_gradient, int n_threads);
 
-  // Writes the averages to where evaluation reads them; nothing to do without averaging.
+  // Writes the averages to where evaluation reads them; does nothing without averaging.
   void read_averages(std::int64_t step) const;
 
  private:
@@ -42,7 +43,7 @@ class Optimizer {
   std::int64_t n_splits_, n_leaves_;
   std::vector<T> split_weight_gradient_, split_bias_gradient_, leaf_weight_gradient_;
   std::vector<std::uint8_t> split_marked_, leaf_marked_;
-  std::vector<T> affine_sums_;      // [m, 2, p]: one pair a tree, added up in the order of trees
+  std::vector<T> affine_sums_;      // [m, 2, p]: two sums per tree, added in the order of trees
   std::vector<T> affine_gradient_;  // [2, p]: of scale, of shift
 };
 

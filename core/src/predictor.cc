@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-// Memory for numbers on a cache line's border; grows, and never shrinks.
+// Memory for numbers, aligned to cache lines; it never shrinks.
 template <typename T>
 class Buffer {
  public:
@@ -43,17 +43,17 @@ class Buffer {
 };
 
 struct Scratch {
-  Buffer<float> base, inputs, tiles, probability;
+  Buffer<float> base, inputs, panels, probability;
   Buffer<double> scores, sums;
-  Buffer<std::int32_t> place;
+  Buffer<std::int32_t> pair;
 
   PredictorScratch for_trees(const PredictorTrees& trees) {
     PredictorScratch found;
-    found.tiles = tiles.reserve(kMostRows * trees.width);
-    std::int32_t* const places = place.reserve((trees.depth + 1) * kWaitingRoom);
+    found.panels = panels.reserve(kMaxRows * trees.width);
+    std::int32_t* const pairs = pair.reserve((trees.depth + 1) * kWaitingRoom);
     float* const probabilities = probability.reserve((trees.depth + 1) * kWaitingRoom);
     for (int level = 0; level <= trees.depth; ++level) {
-      found.waiting[level] = {places + level * kWaitingRoom, probabilities + level * kWaitingRoom, 0};
+      found.waiting[level] = {pairs + level * kWaitingRoom, probabilities + level * kWaitingRoom, 0};
     }
     return found;
   }
@@ -65,17 +65,17 @@ Scratch& scratch() {
 }
 
 std::int64_t padded_width(std::int64_t n_features) {
-  return (n_features + 1 + kPredictorLanes - 1) / kPredictorLanes * kPredictorLanes;
+  return (n_features + 1 + kPartialSums - 1) / kPartialSums * kPartialSums;
 }
 
-// Month (1 to 12), weekday (0 is Monday) or hour in UTC, of seconds since 1970. Fractions are cut off towards 1970.
+// Month (1 to 12), weekday (0 is Monday) or hour in UTC of seconds since 1970, which are truncated.
 float calendar_part(BaseKind kind, double seconds) {
   constexpr double kFarthest = 1e17;
   const auto whole = static_cast<std::int64_t>(std::clamp(seconds, -kFarthest, kFarthest));
   const std::int64_t days = whole / 86400 - (whole % 86400 < 0);
   if (kind == BaseKind::hour) return static_cast<float>((whole - days * 86400) / 3600);
-  if (kind == BaseKind::weekday) return static_cast<float>(((days + 3) % 7 + 7) % 7);  // 1 January 1970: a Thursday
-  // Days of years that begin in March repeat every 146097 days, and months of 153 days every five.
+  if (kind == BaseKind::weekday) return static_cast<float>(((days + 3) % 7 + 7) % 7);  // 1 January 1970 was a Thursday
+  // The calendar repeats every 146097 days; with years that begin in March, five months always have 153 days.
   const std::int64_t day_of_era = ((days + 719468) % 146097 + 146097) % 146097;
   const std::int64_t year = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
   const std::int64_t day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
@@ -88,7 +88,7 @@ float as_float(double value) {
   return static_cast<float>(value > kLargest ? kLargest : value < -kLargest ? -kLargest : value);
 }
 
-// Code of a category: a known one, the one of missing cells, or -1.
+// Code of a category: that of missing cells for NaN, -1 if it is unknown.
 std::int32_t code_of(const BaseColumn& column, double value) {
   if (std::isnan(value)) return column.missing_code;
   const bool known = value >= 0 && value < column.n_levels && value == std::floor(value);
@@ -152,7 +152,7 @@ struct Predictor::Trees {
 };
 
 Predictor::Predictor(std::int64_t n_columns, std::int64_t n_outputs, std::vector<BaseColumn> base,
-                     std::vector<EncodingArrays> encodings, PredictionHead head)
+                     std::vector<Encoding> encodings, PredictionHead head)
     : n_columns_(n_columns),
       n_outputs_(n_outputs),
       base_(std::move(base)),
@@ -208,7 +208,7 @@ void Predictor::score_block(const Rows<float>& base, double* scores) const {
   const std::int64_t n_rows = base.n_rows;
   for (std::int64_t i = 0; i < n_rows; ++i) std::copy(offset_.begin(), offset_.end(), scores + i * n_outputs_);
   for (std::size_t e = 0; e < encodings_.size(); ++e) {
-    const Encoding encoding = encodings_[e].view();
+    const Encoding& encoding = encodings_[e];
     const std::int64_t p = encoding.n_features(), width = padded_width(p);
     float* const inputs = held.inputs.reserve(n_rows * width);
     for (std::int64_t i = 0; i < n_rows; ++i) {
@@ -220,12 +220,12 @@ void Predictor::score_block(const Rows<float>& base, double* scores) const {
     for (const auto& trees : trees_) {
       if (trees->encoding != static_cast<std::int64_t>(e)) continue;
       PredictorScratch for_trees = held.for_trees(trees->view);
-      double* const sums = held.sums.reserve(kMostRows * n_outputs_);
-      const std::int64_t n_padded = (n_rows + kPredictorLanes - 1) / kPredictorLanes * kPredictorLanes;
-      for (std::int64_t c = 0; c < n_outputs_; ++c) std::fill_n(sums + c * kMostRows, n_padded, 0.0);
+      double* const sums = held.sums.reserve(kMaxRows * n_outputs_);
+      const std::int64_t n_padded = (n_rows + kPartialSums - 1) / kPartialSums * kPartialSums;
+      for (std::int64_t c = 0; c < n_outputs_; ++c) std::fill_n(sums + c * kMaxRows, n_padded, 0.0);
       predictor_kernels().add_scores(trees->view, inputs, n_rows, sums, for_trees);
       for (std::int64_t i = 0; i < n_rows; ++i) {
-        for (std::int64_t c = 0; c < n_outputs_; ++c) scores[i * n_outputs_ + c] += sums[c * kMostRows + i];
+        for (std::int64_t c = 0; c < n_outputs_; ++c) scores[i * n_outputs_ + c] += sums[c * kMaxRows + i];
       }
     }
   }
@@ -233,14 +233,14 @@ void Predictor::score_block(const Rows<float>& base, double* scores) const {
   for (std::int64_t i = 0; i < n_rows * n_outputs_; ++i) scores[i] /= n_members;
 }
 
-// `reader` finds the base rows of a block, or the number of a column that holds an infinity.
+// `reader` provides the base rows of a block, or returns the index of a column that contains an infinity.
 template <typename Reader>
 std::int64_t Predictor::run(std::int64_t n_rows, const Reader& reader, bool raw_scores, double* output,
                             int n_threads) const {
   const std::int64_t k = n_outputs_, n_predictions = raw_scores ? k : this->n_predictions();
-  const std::int64_t n_blocks = (n_rows + kMostRows - 1) / kMostRows;
+  const std::int64_t n_blocks = (n_rows + kMaxRows - 1) / kMaxRows;
   const auto run_block = [&](std::int64_t block) -> std::int64_t {
-    const std::int64_t begin = block * kMostRows, size = std::min(kMostRows, n_rows - begin);
+    const std::int64_t begin = block * kMaxRows, size = std::min(kMaxRows, n_rows - begin);
     Rows<float> base{};
     const std::int64_t infinite_column = reader(begin, size, base);
     if (infinite_column >= 0) return infinite_column;
@@ -269,7 +269,7 @@ std::int64_t Predictor::run(std::int64_t n_rows, const Reader& reader, bool raw_
 template <typename T>
 std::int64_t Predictor::predict(const Rows<T>& rows, bool raw_scores, double* output, int n_threads) const {
   const auto read = [&](std::int64_t begin, std::int64_t size, Rows<float>& base) -> std::int64_t {
-    const std::int64_t at_once = rows.row_stride == n_columns_ ? size : 1;  // rows that stand side by side
+    const std::int64_t at_once = rows.row_stride == n_columns_ ? size : 1;  // contiguous rows
     for (std::int64_t i = begin; i < begin + size; i += at_once) {
       const std::int64_t infinity = first_infinity(rows.row(i), at_once * n_columns_);
       if (infinity >= 0) return infinity % n_columns_;

@@ -1,34 +1,35 @@
 // Algorithm 1 of the paper for a block of rows and all trees at once. A node that many rows of the block reach is
-// computed for all of them, rows in the lanes, depth first. Where few rows are left they become a list of (node, row)
-// pairs, which is followed level by level for all trees together, pairs in the lanes. A single row is a list from the
-// start. Unlike the kernels of training, the order of each sum is the same on every machine and for either way, so this
-// file is compiled without contraction.
+// computed for all rows, depth first: the lanes are rows. If few rows are left, they become a list of (node, row)
+// pairs, which is followed level by level for all trees together: the lanes are pairs. A single row is a list from the
+// start. Unlike in the kernels of training, the order of each sum is the same on every machine and for both forms, so
+// this file is compiled without contraction of multiplications and additions.
 #include "predictor_kernels.h"
 
 #include <utility>
 
 #include "activation.h"
+#include "debug.h"
 
 namespace softwood::SOFTWOOD_ISA {
 namespace {
 
 constexpr int W = kLanes<float>;
-// A node that at least one in kDenseShare rows of the block reach is computed for all of them, which is faster by as
-// much.
-constexpr std::int64_t kDenseShare = 2;
+// A node that at least one in kDenseFactor rows of the block reaches is computed for all rows, which is faster by that
+// factor.
+constexpr std::int64_t kDenseFactor = 2;
 // Pairs that are followed from one level to the next at a time.
 constexpr std::int64_t kBatch = 512;
-static_assert(2 * kBatch <= kMostWaiting && kMostRows <= kBatch && kMostRows == 1 << kRowBits);
+static_assert(2 * kBatch <= kMaxWaiting && kMaxRows <= kBatch && kMaxRows == 1 << kRowBits);
 using Floats = Vector<float>;
 using Ints = Integers<float>;
 
-// A split's width if it is known to the compiler: short rows are then computed without a loop.
+// The width of a split, if possible as a constant: short rows are then computed without a loop.
 template <int kFixed>
 SOFTWOOD_INLINE std::int64_t known(std::int64_t width) {
-  return kFixed > 0 ? kFixed * kPredictorLanes : width;
+  return kFixed > 0 ? kFixed * kPartialSums : width;
 }
 
-// In every 128-bit part, the values of `a` (0 to 3) and `b` (4 to 7) that are named.
+// In every part, the values of `a` (0 to 3) and `b` (4 to 7) with the given indices.
 template <int... kNamed, int... kLane>
 SOFTWOOD_INLINE Floats pick(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
   constexpr int named[] = {kNamed...};
@@ -39,7 +40,7 @@ SOFTWOOD_INLINE Floats pick(Floats a, Floats b, std::integer_sequence<int, kLane
   return __builtin_shufflevector(a, b, source(kLane)...);
 }
 
-// In every 128-bit part, (v0 + v2) + (v1 + v3) of the four vectors, side by side.
+// In every part, (v0 + v2) + (v1 + v3) of each of the four vectors.
 SOFTWOOD_INLINE Floats sum_quads(const Floats (&v)[4]) {
   constexpr auto lanes = std::make_integer_sequence<int, W>{};
   const Floats front = pick<0, 1, 4, 5>(v[0], v[1], lanes) + pick<2, 3, 6, 7>(v[0], v[1], lanes);
@@ -51,12 +52,12 @@ SOFTWOOD_INLINE Floats sum_quads(const Floats (&v)[4]) {
 SOFTWOOD_INLINE Floats partial_sums(const float* w, const float* x, std::int64_t width) {
   Floats sums = load(w) * load(x);
 #pragma GCC unroll 4
-  for (std::int64_t f = kPredictorLanes; f < width; f += kPredictorLanes) sums += load(w + f) * load(x + f);
+  for (std::int64_t f = kPartialSums; f < width; f += kPartialSums) sums += load(w + f) * load(x + f);
   return sums;
 }
 
-// Split values of W pairs, given where their rows of w and of x begin. Their partial sums are added in the order that
-// softwood/predictor.h says: first those four apart, ...
+// Split values of W pairs, given the offsets of their rows of w and of x. Partial sums are added in the order that
+// softwood/predictor.h defines: first those at a distance of four, ...
 template <bool kOneRow>
 SOFTWOOD_INLINE Floats pair_split_values(const float* w, const float* x, const std::int32_t* w_offset,
                                          const std::int32_t* x_offset, std::int64_t width) {
@@ -77,77 +78,56 @@ SOFTWOOD_INLINE Floats pair_split_values(const float* w, const float* x, const s
   return sum_quads(quads);
 }
 
-// Split values of n <= kBatch pairs (rounded up to W), whose places are as in WaitingPairs and whose splits begin at w.
+// Split values of n <= kBatch pairs (rounded up to W), in the form of WaitingPairs; the splits of their level begin at
+// w.
 template <int kFixed, bool kOneRow>
-void list_split_values(const float* w, const float* x, const std::int32_t* place, std::int64_t n, std::int64_t width,
+void list_split_values(const float* w, const float* x, const std::int32_t* pair, std::int64_t n, std::int64_t width,
                        float* t) {
   width = known<kFixed>(width);
   constexpr int kBits = kOneRow ? 0 : kRowBits;
-  // All offsets first: taking them out of vector registers one by one would cost as much as the sums.
+  // All offsets first: extracting them from vector registers one by one would cost as much as the sums.
   std::int32_t w_offset[kBatch + W], x_offset[kBatch + W];
   for (std::int64_t j = 0; j < n; j += W) {
-    const Ints places = load_integers<float>(place + j);
-    store_integers<float>(w_offset + j, (places >> kBits) * std::int32_t(width));
-    if (!kOneRow) store_integers<float>(x_offset + j, (places & ((1 << kBits) - 1)) * std::int32_t(width));
+    const Ints pairs = load_integers<float>(pair + j);
+    store_integers<float>(w_offset + j, (pairs >> kBits) * std::int32_t(width));
+    if (!kOneRow) store_integers<float>(x_offset + j, (pairs & ((1 << kBits) - 1)) * std::int32_t(width));
   }
   for (std::int64_t j = 0; j < n; j += W) {
     store<float>(t + j, pair_split_values<kOneRow>(w, x, w_offset + j, x_offset + j, width));
   }
 }
 
-// The lanes of a and b in turn: the front half of them, or the back half.
-template <bool kBack, int... kLane>
-SOFTWOOD_INLINE Floats interleave(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return __builtin_shufflevector(a, b, (kLane / 2 + (kBack ? W / 2 : 0) + kLane % 2 * W)...);
-}
-
-// Lane j of row i becomes lane i of row j.
-SOFTWOOD_INLINE void transpose(Floats (&rows)[W]) {
-  constexpr auto lanes = std::make_integer_sequence<int, W>{};
-#pragma GCC unroll 3
-  for (int step = 1; step < W; step *= 2) {
-    Floats next[W];
-#pragma GCC unroll 4
-    for (int i = 0; i < W / 2; ++i) {
-      next[2 * i] = interleave<false>(rows[i], rows[i + W / 2], lanes);
-      next[2 * i + 1] = interleave<true>(rows[i], rows[i + W / 2], lanes);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < W; ++i) rows[i] = next[i];
-  }
-}
-
-// Split values of one node for kTiles * W rows, which stand in the lanes of tiles [width, W]. Two partial sums at a
-// time, so that all sums stay in registers.
-template <int kTiles>
-SOFTWOOD_INLINE void tile_split_values(const float* w, const float* tiles, std::int64_t width, float* values) {
-  Floats pairs[kTiles], even[kTiles];
+// Split values of one node for kPanels * W rows in panels [width, W], whose lanes are rows. Two partial sums at a time,
+// so that all sums stay in registers.
+template <int kPanels>
+SOFTWOOD_INLINE void panel_split_values(const float* w, const float* panels, std::int64_t width, float* values) {
+  Floats half[kPanels], even[kPanels];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const int lane = i / 2 + i % 2 * 2;  // 0, 2, 1, 3
-    Floats near[kTiles], far[kTiles];    // partial sums `lane` and `lane + 4`
+    const int first = i / 2 + i % 2 * 2;  // 0, 2, 1, 3
+    Floats near[kPanels], far[kPanels];   // partial sums `first` and `first + 4`
 #pragma GCC unroll 4
-    for (int tile = 0; tile < kTiles; ++tile) {
-      near[tile] = w[lane] * load(tiles + (tile * width + lane) * W);
-      far[tile] = w[lane + 4] * load(tiles + (tile * width + lane + 4) * W);
+    for (int panel = 0; panel < kPanels; ++panel) {
+      near[panel] = w[first] * load(panels + (panel * width + first) * W);
+      far[panel] = w[first + 4] * load(panels + (panel * width + first + 4) * W);
     }
 #pragma GCC unroll 4
-    for (std::int64_t f = kPredictorLanes + lane; f < width; f += kPredictorLanes) {
+    for (std::int64_t f = kPartialSums + first; f < width; f += kPartialSums) {
 #pragma GCC unroll 4
-      for (int tile = 0; tile < kTiles; ++tile) {
-        near[tile] += w[f] * load(tiles + (tile * width + f) * W);
-        far[tile] += w[f + 4] * load(tiles + (tile * width + f + 4) * W);
+      for (int panel = 0; panel < kPanels; ++panel) {
+        near[panel] += w[f] * load(panels + (panel * width + f) * W);
+        far[panel] += w[f + 4] * load(panels + (panel * width + f + 4) * W);
       }
     }
 #pragma GCC unroll 4
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const Floats sum = near[tile] + far[tile];
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const Floats sum = near[panel] + far[panel];
       if (i % 2 == 0) {
-        pairs[tile] = sum;
+        half[panel] = sum;
       } else if (i == 1) {
-        even[tile] = pairs[tile] + sum;
+        even[panel] = half[panel] + sum;
       } else {
-        store<float>(values + tile * W, even[tile] + (pairs[tile] + sum));
+        store<float>(values + panel * W, even[panel] + (half[panel] + sum));
       }
     }
   }
@@ -155,23 +135,23 @@ SOFTWOOD_INLINE void tile_split_values(const float* w, const float* tiles, std::
 
 // Split values of one node for all rows (rounded up to W).
 template <int kFixed>
-void node_split_values(const float* w, const float* tiles, std::int64_t n_rows, std::int64_t width, float* t) {
+void node_split_values(const float* w, const float* panels, std::int64_t n_rows, std::int64_t width, float* t) {
   width = known<kFixed>(width);
   std::int64_t i = 0;
-  for (; i + 4 * W <= n_rows; i += 4 * W) tile_split_values<4>(w, tiles + i * width, width, t + i);
-  for (; i < n_rows; i += W) tile_split_values<1>(w, tiles + i * width, width, t + i);
+  for (; i + 4 * W <= n_rows; i += 4 * W) panel_split_values<4>(w, panels + i * width, width, t + i);
+  for (; i < n_rows; i += W) panel_split_values<1>(w, panels + i * width, width, t + i);
 }
 
-// Both, for splits of one width.
+// Both functions for splits of one width.
 struct SplitValues {
-  void (*of_list)(const float* w, const float* x, const std::int32_t* place, std::int64_t n, std::int64_t width,
+  void (*of_list)(const float* w, const float* x, const std::int32_t* pair, std::int64_t n, std::int64_t width,
                   float* t);
-  void (*of_node)(const float* w, const float* tiles, std::int64_t n_rows, std::int64_t width, float* t);
+  void (*of_node)(const float* w, const float* panels, std::int64_t n_rows, std::int64_t width, float* t);
 };
 
 template <bool kOneRow>
 SplitValues split_values(std::int64_t width) {
-  switch (width / kPredictorLanes) {
+  switch (width / kPartialSums) {
     case 1:
       return {&list_split_values<1, kOneRow>, &node_split_values<1>};
     case 2:
@@ -185,8 +165,8 @@ SplitValues split_values(std::int64_t width) {
   }
 }
 
-// A leaf's share in a score, rounded. The product of two floats is exact in double, so fusing it with the addition
-// changes nothing.
+// The contribution of a leaf to a score, rounded. The product of two floats is exact in double, so fusing it with the
+// addition changes nothing.
 SOFTWOOD_INLINE double share(double probability, double leaf, double rounder) {
 #if defined(__FMA__)
   return __builtin_fma(probability, leaf, rounder) - rounder;
@@ -220,13 +200,13 @@ class Descent {
         activation_(trees.gamma),
         split_values_(split_values<kOneRow>(trees.width)) {}
 
-  // As many trees at once as numbers of pairs allow.
+  // As many trees at once as the integers of pairs allow.
   void run() {
-    constexpr std::int64_t kMostPlaces = std::int64_t{1} << 31;
-    const std::int64_t group = kMostPlaces >> (trees_.depth + kBits);
+    constexpr std::int64_t kMaxPairs = std::int64_t{1} << 31;
+    const std::int64_t group = kMaxPairs >> (trees_.depth + kBits);
     for (first_tree_ = 0; first_tree_ < trees_.n_trees; first_tree_ += group) {
       const std::int64_t n = trees_.n_trees - first_tree_ < group ? trees_.n_trees - first_tree_ : group;
-      if (n_rows_ < kPredictorLanes) {
+      if (n_rows_ < kPartialSums) {
         start_lists(n);
       } else {
         start_dense(n);
@@ -261,47 +241,47 @@ class Descent {
       make_room(0, n_rows_);
       WaitingPairs& to = scratch_.waiting[0];
       for (std::int64_t i = 0; i < n_rows_; ++i, ++to.count) {
-        to.place[to.count] = std::int32_t(tree << kBits | i);
+        to.pair[to.count] = std::int32_t(tree << kBits | i);
         to.probability[to.count] = 1;
       }
     }
   }
 
-  // Rows in the lanes -------------------------------------------------------------------------------------------------
+  // Lanes are rows ----------------------------------------------------------------------------------------------------
 
   void start_dense(std::int64_t n_trees) {
-    write_tiles();
-    float all[kMostRows];
-    for (std::int64_t i = 0; i < kMostRows; ++i) all[i] = i < n_rows_ ? 1.0F : 0.0F;
+    write_panels();
+    float all[kMaxRows];
+    for (std::int64_t i = 0; i < kMaxRows; ++i) all[i] = i < n_rows_ ? 1.0F : 0.0F;
     for (std::int64_t tree = 0; tree < n_trees; ++tree) descend(0, tree, all);
   }
 
-  void write_tiles() {
+  void write_panels() {
     const std::int64_t width = trees_.width;
-    float* tiles = scratch_.tiles;
+    float* panels = scratch_.panels;
     for (std::int64_t begin = 0; begin < n_rows_; begin += W) {
-      for (std::int64_t f = 0; f < width; f += W, tiles += W * W) {
+      for (std::int64_t f = 0; f < width; f += W, panels += W * W) {
         Floats square[W];
 #pragma GCC unroll 8
         for (std::int64_t i = 0; i < W; ++i) {
           square[i] = load(x_ + (begin + i < n_rows_ ? begin + i : n_rows_ - 1) * width + f);
         }
-        transpose(square);
+        transpose<float>(square);
 #pragma GCC unroll 8
-        for (std::int64_t i = 0; i < W; ++i) store<float>(tiles + i * W, square[i]);
+        for (std::int64_t i = 0; i < W; ++i) store<float>(panels + i * W, square[i]);
       }
     }
   }
 
-  // All rows from `node` of the group's trees to the leaves; probability is [kMostRows].
+  // All rows, from a node of the trees of the group to the leaves; probability is [kMaxRows].
   void descend(int level, std::int64_t node, const float* probability) {
     std::int64_t n_reached = 0;
     for (std::int64_t i = 0; i < n_rows_; i += W) n_reached += count_bits(reached(probability + i));
     if (n_reached == 0) return;
-    if (n_reached * kDenseShare < n_rows_) return wait(level, node, probability, n_reached);
+    if (n_reached * kDenseFactor < n_rows_) return wait(level, node, probability, n_reached);
     if (level == trees_.depth) return add_leaf(node, probability);
-    alignas(64) float t[kMostRows], left[kMostRows], right[kMostRows];
-    split_values_.of_node(level_rows(level) + node * trees_.width, scratch_.tiles, n_rows_, trees_.width, t);
+    alignas(64) float t[kMaxRows], left[kMaxRows], right[kMaxRows];
+    split_values_.of_node(level_rows(level) + node * trees_.width, scratch_.panels, n_rows_, trees_.width, t);
     for (std::int64_t i = 0; i < n_rows_; i += W) {
       const Routed<float> routed = route<float>(activation_, load(t + i), load(probability + i));
       store<float>(left + i, routed.left);
@@ -318,16 +298,30 @@ class Descent {
   void wait(int level, std::int64_t node, const float* probability, std::int64_t n_reached) {
     make_room(level, n_reached);
     WaitingPairs& to = scratch_.waiting[level];
-    Ints places;
-    for (int i = 0; i < W; ++i) places[i] = std::int32_t(node << kBits) + i;
+    Ints pairs;
+    for (int i = 0; i < W; ++i) pairs[i] = std::int32_t(node << kBits) + i;
     std::int64_t end = to.count;
-    for (std::int64_t i = 0; i < n_rows_; i += W, places += W) {
+    for (std::int64_t i = 0; i < n_rows_; i += W, pairs += W) {
       const std::uint32_t chosen = reached(probability + i);
-      store_integers<float>(to.place + end, compress<float>(places, chosen));
+      store_integers<float>(to.pair + end, compress<float>(pairs, chosen));
       store<float>(to.probability + end, compress<float>(load(probability + i), chosen));
       end += count_bits(chosen);
     }
+    SOFTWOOD_ASSERT(end == to.count + n_reached);
     to.count = end;
+    check_pairs(level, to);
+  }
+
+  // Debug builds: the pairs of a level point to nodes and rows that exist.
+  void check_pairs([[maybe_unused]] int level, [[maybe_unused]] const WaitingPairs& waiting) const {
+#if defined(SOFTWOOD_DEBUG)
+    SOFTWOOD_ASSERT(waiting.count <= kMaxWaiting);
+    for (std::int64_t j = 0; j < waiting.count; ++j) {
+      SOFTWOOD_ASSERT(waiting.pair[j] >> kBits < (trees_.n_trees - first_tree_) << level);
+      SOFTWOOD_ASSERT((waiting.pair[j] & kRows) < n_rows_);
+      SOFTWOOD_ASSERT(waiting.probability[j] >= 0 && waiting.probability[j] <= 1);
+    }
+#endif
   }
 
   void add_leaf(std::int64_t node, const float* probability) {
@@ -337,56 +331,59 @@ class Descent {
     for (std::int64_t i = 0; i < n_rows_; i += kLanes<double>) {
       const Vector<double> arrived = widened(probability + i);
       double* to = sums_ + i;
-      for (std::int64_t c = 0; c < k; ++c, to += kMostRows) {
+      for (std::int64_t c = 0; c < k; ++c, to += kMaxRows) {
         store<double>(to, load(to) + share(arrived, leaf[c], rounder));
       }
     }
   }
 
-  // Pairs in the lanes ------------------------------------------------------------------------------------------------
+  // Lanes are pairs ---------------------------------------------------------------------------------------------------
 
   void make_room(int level, std::int64_t n) {
-    while (scratch_.waiting[level].count + n > kMostWaiting) follow(level);
+    while (scratch_.waiting[level].count + n > kMaxWaiting) follow(level);
   }
 
-  // Some pairs of a level to the next one, or all leaves to the sums.
+  // Follows some pairs of a level to the next one, or adds all leaves to the sums.
   void follow(int level) {
     WaitingPairs& from = scratch_.waiting[level];
     if (level == trees_.depth) return add_leaves(from);
     const std::int64_t n = from.count < kBatch ? from.count : kBatch;
     make_room(level + 1, 2 * n);
+    SOFTWOOD_ASSERT(scratch_.waiting[level + 1].count + 2 * n <= kMaxWaiting);
     from.count -= n;
-    step(level, from.place + from.count, from.probability + from.count, n, scratch_.waiting[level + 1]);
+    step(level, from.pair + from.count, from.probability + from.count, n, scratch_.waiting[level + 1]);
   }
 
-  // Of a pair's children the likelier one is always reached: it takes the pair's place. The other is added if it is.
-  void step(int level, std::int32_t* place, float* probability, std::int64_t n, WaitingPairs& to) {
-    for (int i = 0; i < W; ++i) {  // the lanes beyond the end repeat the last pair, and reach nothing
-      place[n + i] = place[n - 1];
+  // The more likely child of a pair is always reached and takes its place; the other child is appended if it is
+  // reached.
+  void step(int level, std::int32_t* pair, float* probability, std::int64_t n, WaitingPairs& to) {
+    for (int i = 0; i < W; ++i) {  // the lanes past the end repeat the last pair with probability 0
+      pair[n + i] = pair[n - 1];
       probability[n + i] = 0;
     }
     float t[kBatch + W];
-    split_values_.of_list(level_rows(level), x_, place, n, trees_.width, t);
-    std::int32_t minor_place[kBatch + W];
+    split_values_.of_list(level_rows(level), x_, pair, n, trees_.width, t);
+    std::int32_t minor_pair[kBatch + W];
     float minor_probability[kBatch + W];
     std::int64_t n_minor = 0;
-    std::int32_t* const next_place = to.place + to.count;
+    std::int32_t* const next_pair = to.pair + to.count;
     float* const next_probability = to.probability + to.count;
     for (std::int64_t j = 0; j < n; j += W) {
       const Floats arrived = load(probability + j), value = load(t + j);
       const Floats minor = arrived * activation_.minor(absolute<float>(value));
-      const Ints places = load_integers<float>(place + j), negative = is_negative<float>(value);
-      const Ints left = 2 * places - (places & kRows);
-      store_integers<float>(next_place + j, left - (negative << kBits));
+      const Ints pairs = load_integers<float>(pair + j), negative = is_negative<float>(value);
+      const Ints left = 2 * pairs - (pairs & kRows);
+      store_integers<float>(next_pair + j, left - (negative << kBits));
       store<float>(next_probability + j, arrived - minor);
       const std::uint32_t chosen = bits<float>(minor != Floats{});
-      store_integers<float>(minor_place + n_minor, compress<float>(left + ((negative + 1) << kBits), chosen));
+      store_integers<float>(minor_pair + n_minor, compress<float>(left + ((negative + 1) << kBits), chosen));
       store<float>(minor_probability + n_minor, compress<float>(minor, chosen));
       n_minor += count_bits(chosen);
     }
-    __builtin_memcpy(next_place + n, minor_place, std::size_t(n_minor) * sizeof(std::int32_t));
+    __builtin_memcpy(next_pair + n, minor_pair, std::size_t(n_minor) * sizeof(std::int32_t));
     __builtin_memcpy(next_probability + n, minor_probability, std::size_t(n_minor) * sizeof(float));
     to.count += n + n_minor;
+    check_pairs(level + 1, to);
   }
 
   void add_leaves(WaitingPairs& from) {
@@ -395,15 +392,15 @@ class Descent {
     const double* const leaf_weight = leaves();
     if (k == 1) {
       for (std::int64_t j = 0; j < count; ++j) {
-        const std::int32_t place = from.place[j];
-        sums_[place & kRows] += share(from.probability[j], leaf_weight[place >> kBits], rounder);
+        const std::int32_t pair = from.pair[j];
+        sums_[pair & kRows] += share(from.probability[j], leaf_weight[pair >> kBits], rounder);
       }
     } else {
       for (std::int64_t j = 0; j < count; ++j) {
-        const std::int32_t place = from.place[j];
-        const double* const leaf = leaf_weight + (place >> kBits) * k;
-        double* const to = sums_ + (place & kRows);
-        for (std::int64_t c = 0; c < k; ++c) to[c * kMostRows] += share(from.probability[j], leaf[c], rounder);
+        const std::int32_t pair = from.pair[j];
+        const double* const leaf = leaf_weight + (pair >> kBits) * k;
+        double* const to = sums_ + (pair & kRows);
+        for (std::int64_t c = 0; c < k; ++c) to[c * kMaxRows] += share(from.probability[j], leaf[c], rounder);
       }
     }
     from.count = 0;

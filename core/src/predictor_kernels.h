@@ -1,17 +1,19 @@
 // The hot loop of prediction: the trees of one member on a block of rows. Compiled for the baseline and for AVX2, whose
-// vectors hold just the partial sums of a split; see softwood/predictor.h for the order of sums.
+// vectors hold exactly the partial sums of a split value; softwood/predictor.h defines the order of sums.
 #pragma once
 
 #include <cstdint>
 
+#include "dispatch.h"
 #include "softwood/ensemble.h"
 
 namespace softwood {
 
-inline constexpr std::int64_t kPredictorLanes = 8;  // partial sums of a split, on every instruction set
+inline constexpr std::int64_t kPartialSums = 8;  // of a split value, on every instruction set
 
-// The trees of a member, level by level: rows of level l begin at row m (2^l - 1) and stand tree by tree. A row has the
-// split's weights, its bias as the weight of a feature that is always 1, and zeros up to a multiple of kPredictorLanes.
+// The trees of a member, level by level: the rows of level l begin at row m (2^l - 1), one tree after the other. A row
+// holds the weights of a split, its bias as the weight of a feature that is always 1, and zeros up to a multiple of
+// kPartialSums.
 struct PredictorTrees {
   const float* split_rows;    // [m (2^d - 1), width], aligned to 64 bytes
   const double* leaf_weight;  // [m, 2^d, k]
@@ -22,49 +24,33 @@ struct PredictorTrees {
   double rounder;  // see add_scores
 };
 
-inline constexpr std::int64_t kMostRows = 64;  // of a block
 inline constexpr int kRowBits = 6;
+inline constexpr std::int64_t kMaxRows = 1 << kRowBits;  // of a block
 
-// Pairs of one level that wait to be followed further down. When a list is full, some of it is followed down to the
-// leaves: memory stays in proportion to depth, however many leaves are reached.
+// (node, row) pairs of one level that are still to be followed. When the list of a level is full, some of its pairs are
+// followed down to the leaves first: memory is proportional to depth, however many leaves are reached.
 struct WaitingPairs {
-  std::int32_t* place;  // (tree * 2^level + place in the level) * kMostRows + row, or without the row if there is one
+  std::int32_t* pair;  // (tree * 2^level + index in the level) << kRowBits | row; in a block of one row without the row
   float* probability;
   std::int64_t count;
 };
-inline constexpr std::int64_t kMostWaiting = 4096;
-inline constexpr std::int64_t kWaitingRoom = kMostWaiting + 2 * kPredictorLanes;  // entries that a list needs
+inline constexpr std::int64_t kMaxWaiting = 4096;
+inline constexpr std::int64_t kWaitingRoom = kMaxWaiting + 2 * kPartialSums;  // length of the arrays
 
 struct PredictorScratch {
-  WaitingPairs waiting[kMaxDepth + 1];  // empty; one list a level, leaves included
-  float* tiles;                         // kMostRows * width numbers
+  WaitingPairs waiting[kMaxDepth + 1];  // by level, including the leaves; empty between calls
+  float* panels;                        // kMaxRows * width numbers
 };
 
 struct PredictorKernels {
-  // sums [k, kMostRows] += sum over trees, for inputs x [n, width], 1 <= n <= kMostRows. Each leaf's share is rounded
-  // to a multiple of rounder / (3 * 2^51), small enough for sums of them to be exact: the order of the leaves does not
-  // matter.
+  // sums [k, kMaxRows] += sum over trees, for inputs x [n, width], 1 <= n <= kMaxRows. The contribution of each leaf is
+  // rounded to a multiple of rounder / (3 * 2^51), so that the sums are exact and do not depend on the order of the
+  // leaves.
   void (*add_scores)(const PredictorTrees& trees, const float* x, std::int64_t n_rows, double* sums,
                      PredictorScratch& scratch);
 };
 
-const PredictorKernels& predictor_kernels();
-
-namespace baseline {
-extern const PredictorKernels predictor_kernels;
-}
-#if defined(__x86_64__)
-namespace avx2 {
-extern const PredictorKernels predictor_kernels;
-}
-#endif
-
-// All of them, from the narrowest to the widest.
-inline constexpr const PredictorKernels* kPredictorKernels[] = {
-    &baseline::predictor_kernels,
-#if defined(__x86_64__)
-    &avx2::predictor_kernels,
-#endif
-};
+// predictor_kernels() gives those for this machine.
+SOFTWOOD_DECLARE_NARROW_TABLE(PredictorKernels, predictor_kernels)
 
 }  // namespace softwood

@@ -1,4 +1,4 @@
-// Fisher and Yates' shuffle on a counter-based generator: an epoch's order needs no state from the epochs before it, so
+// Fisher-Yates shuffle with a counter-based generator: the order of an epoch needs no state of the epochs before it, so
 // a resumed fit continues with the same batches.
 #include <numeric>
 #include <utility>

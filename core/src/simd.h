@@ -1,25 +1,23 @@
-// Vectors of the widest kind that this translation unit is compiled for.
+// Vectors of the widest kind that this translation unit is compiled for. A *lane* is one of the values of a vector.
 //
 // The kernels are compiled once per instruction set from one source (see CMakeLists.txt). Everything here is written
-// with the compiler's vector extensions; the few x86 intrinsics (masks, partial loads, compress and expand) each stand
-// beside portable code for the same function. All names live in a namespace of the instruction set, so that the linker
-// can never pick one set's code for another.
+// with the compiler's vector extensions; the few x86 intrinsics (masks, partial loads, compress and expand) have
+// portable equivalents next to them. All names are in a namespace of the instruction set, so that the linker cannot use
+// the code of one set for another.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 
+#include "inline.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#define SOFTWOOD_INLINE inline __attribute__((always_inline))
-// For loops that need all registers: inside a large function GCC keeps some of their values in memory.
-#define SOFTWOOD_APART inline __attribute__((noinline))
-
 namespace softwood::SOFTWOOD_ISA {
 
-#if defined(SOFTWOOD_VECTOR_BYTES)  // for tests of wide vectors on machines that have none
+#if defined(SOFTWOOD_VECTOR_BYTES)  // for tests of wide vectors on machines without them
 inline constexpr int kVectorBytes = SOFTWOOD_VECTOR_BYTES;
 #elif defined(__AVX512F__)
 inline constexpr int kVectorBytes = 64;
@@ -29,9 +27,9 @@ inline constexpr int kVectorBytes = 32;
 inline constexpr int kVectorBytes = 16;
 #endif
 
-// `Vector` has `kLanes<T>` values; `Integers` has as many signed integers of the same width, and serves as indices and
-// as masks (-1 for true, 0 for false), which is what comparing two vectors gives. Memory is accessed through the types
-// named `Anywhere`, which need no alignment; unlike memcpy they tell the compiler that a store cannot change a pointer.
+// `Vector` has `kLanes<T>` values; `Integers` has as many signed integers of the same width, for indices and masks (-1
+// for true, 0 for false), which is what the comparison of two vectors gives. Memory is accessed through the types named
+// `Anywhere`, which need no alignment; unlike memcpy they tell the compiler that a store cannot change a pointer.
 template <typename T>
 struct Lanes;
 template <>
@@ -96,7 +94,7 @@ SOFTWOOD_INLINE Vector<T> absolute(Vector<T> v) {
   return (Vector<T>)((Integers<T>)v & ~broadcast_integer<T>(sign));
 }
 
-// By the sign bit of `v` (-0 has it too).
+// By the sign bit of `v`, which -0 has too.
 template <typename T>
 SOFTWOOD_INLINE Vector<T> select_by_sign(Vector<T> v, Vector<T> if_negative, Vector<T> if_positive) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -121,8 +119,8 @@ SOFTWOOD_INLINE T sum(Vector<T> v) {
   return total;
 }
 
-// The first `count` lanes of a vector: the end of a row whose length need not be a multiple of the lanes.
-// Nothing beyond them is read or written.
+// The first `count` lanes of a vector, for the end of a row whose length is not a multiple of the lanes. Nothing beyond
+// them is read or written.
 template <typename T>
 struct Tail {
   int count;
@@ -143,25 +141,20 @@ struct Tail {
   }
 };
 
-SOFTWOOD_INLINE Vector<float> load(const float* from, const Tail<float>& tail) {
+template <typename T>
+SOFTWOOD_INLINE Vector<T> load(const T* from, const Tail<T>& tail) {
 #if defined(__AVX512F__)
-  return _mm512_maskz_loadu_ps(__mmask16(tail.mask), from);
+  if constexpr (sizeof(T) == 4)
+    return _mm512_maskz_loadu_ps(__mmask16(tail.mask), from);
+  else
+    return _mm512_maskz_loadu_pd(__mmask8(tail.mask), from);
 #elif defined(__AVX2__)
-  return _mm256_maskload_ps(from, tail.mask);
+  if constexpr (sizeof(T) == 4)
+    return _mm256_maskload_ps(from, tail.mask);
+  else
+    return _mm256_maskload_pd(from, tail.mask);
 #else
-  Vector<float> v{};
-  for (int i = 0; i < tail.count; ++i) v[i] = from[i];
-  return v;
-#endif
-}
-
-SOFTWOOD_INLINE Vector<double> load(const double* from, const Tail<double>& tail) {
-#if defined(__AVX512F__)
-  return _mm512_maskz_loadu_pd(__mmask8(tail.mask), from);
-#elif defined(__AVX2__)
-  return _mm256_maskload_pd(from, tail.mask);
-#else
-  Vector<double> v{};
+  Vector<T> v{};
   for (int i = 0; i < tail.count; ++i) v[i] = from[i];
   return v;
 #endif
@@ -204,7 +197,7 @@ SOFTWOOD_INLINE void store(T* to, Vector<T> v, const Tail<T>& tail) {
 #endif
 }
 
-// One bit a lane of a mask, the first lane lowest.
+// One bit per lane of a mask, the first lane lowest.
 template <typename T>
 SOFTWOOD_INLINE std::uint32_t bits(Integers<T> mask) {
 #if defined(__AVX512F__)
@@ -232,19 +225,19 @@ SOFTWOOD_INLINE std::uint32_t bits(Integers<T> mask) {
 SOFTWOOD_INLINE int count_bits(std::uint32_t b) { return __builtin_popcount(b); }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// For each set of lanes, the permutation (in 32-bit units) that moves them to the front, and its inverse.
-template <int kUnits>  // 32-bit units in a lane
+// For each set of lanes, the permutation (of 32-bit words) that moves them to the front, and its inverse.
+template <int kWords>  // 32-bit words in a lane
 struct Permutations {
-  static constexpr int kCount = 1 << (8 / kUnits);
+  static constexpr int kCount = 1 << (8 / kWords);
   alignas(32) std::int32_t compress[kCount][8];
   alignas(32) std::int32_t expand[kCount][8];
   constexpr Permutations() : compress{}, expand{} {
     for (int set = 0; set < kCount; ++set) {
       int front = 0;
-      for (int lane = 0; lane < 8 / kUnits; ++lane) {
-        for (int unit = 0; unit < kUnits; ++unit) expand[set][lane * kUnits + unit] = front * kUnits + unit;
+      for (int lane = 0; lane < 8 / kWords; ++lane) {
+        for (int word = 0; word < kWords; ++word) expand[set][lane * kWords + word] = front * kWords + word;
         if (set >> lane & 1) {
-          for (int unit = 0; unit < kUnits; ++unit) compress[set][front * kUnits + unit] = lane * kUnits + unit;
+          for (int word = 0; word < kWords; ++word) compress[set][front * kWords + word] = lane * kWords + word;
           ++front;
         }
       }
@@ -255,7 +248,7 @@ template <typename T>
 inline constexpr Permutations<int(sizeof(T) / 4)> kPermutations{};
 #endif
 
-// Moves the lanes of `v` whose bit is set to the front, in order; what follows them is left open.
+// Moves the lanes of `v` whose bit is set to the front, in order; the lanes after them are unspecified.
 template <typename T, typename V>
 SOFTWOOD_INLINE V compress(V v, std::uint32_t set) {
   static_assert(sizeof(V) == kVectorBytes);
@@ -298,20 +291,20 @@ SOFTWOOD_INLINE Vector<T> expand(Vector<T> v, std::uint32_t set, [[maybe_unused]
 #endif
 }
 
-// One step of the sums below: of every `kDomain` lanes, the sums of neighbouring groups of `kGroup` lanes, first those
-// of `a`, then those of `b`. The first terms of `a` are taken together with the second ones of `b`: where the groups
-// are halves these stay in their lanes, which is cheaper than a shuffle.
-template <typename T, int kDomain, int kGroup, int... kLane>
+// One step of the sums below: in every `kDomain` lanes, the sums of adjacent sections of `kSection` lanes, first those
+// of `a`, then those of `b`. The first terms of `a` are combined with the second terms of `b`: if the sections are
+// halves, these stay in their lanes, which is cheaper than a shuffle.
+template <typename T, int kDomain, int kSection, int... kLane>
 SOFTWOOD_INLINE Vector<T> add_neighbours(Vector<T> a, Vector<T> b, std::integer_sequence<int, kLane...>) {
   constexpr auto source = [](int lane, int term) {
     const int base = lane / kDomain * kDomain, within = lane % kDomain;
     const int half = kDomain / 2, from_b = within / half;
-    const int group = within % half / kGroup, rest = within % kGroup;
-    return from_b * kLanes<T> + base + (2 * group + (term ^ from_b)) * kGroup + rest;
+    const int section = within % half / kSection, rest = within % kSection;
+    return from_b * kLanes<T> + base + (2 * section + (term ^ from_b)) * kSection + rest;
   };
   const Vector<T> second = __builtin_shufflevector(a, b, source(kLane, 1)...);
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  if constexpr (2 * kGroup == kDomain) {  // GCC would take a shuffle, for which there are fewer units
+  if constexpr (2 * kSection == kDomain) {  // GCC would use a shuffle, which fewer ports execute
     constexpr int from_b = (0 + ... + (source(kLane, 0) >= kLanes<T> ? 1 << kLane : 0));
     if constexpr (sizeof(T) == 4)
       return (Vector<T>)_mm256_blend_ps(a, b, from_b) + second;
@@ -322,8 +315,8 @@ SOFTWOOD_INLINE Vector<T> add_neighbours(Vector<T> a, Vector<T> b, std::integer_
   return __builtin_shufflevector(a, b, source(kLane, 0)...) + second;
 }
 
-// One step of a transposition: of every pair of lanes at a distance of kDistance, exchanges the second one of `a` with
-// the first one of `b`.
+// One step of a transposition: in every two lanes at a distance of kDistance, swaps the second one of `a` with the
+// first one of `b`.
 template <typename T, int kDistance, int... kLane>
 SOFTWOOD_INLINE void exchange(Vector<T>& a, Vector<T>& b, std::integer_sequence<int, kLane...>) {
   const Vector<T> first = __builtin_shufflevector(a, b, (kLane & kDistance ? kLanes<T> + kLane - kDistance : kLane)...);
@@ -343,39 +336,39 @@ SOFTWOOD_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
   if constexpr (kDistance > 1) transpose<T, kDistance / 2>(rows);
 }
 
-// Adds up groups of kUnit lanes in every kDomain lanes: the first group of the result, which is vectors[0], is the sum
-// of those of vectors[0], the second one the sum of those of vectors[1], and so on.
-template <typename T, int kDomain, int kUnit, int kGroup = kDomain / 2>
-SOFTWOOD_INLINE void fold_groups(Vector<T>* vectors) {
-  if constexpr (kGroup >= kUnit) {
+// Adds sections of kSmallest lanes in every kDomain lanes: section i of the result, which is vectors[0], is the sum of
+// the sections of vectors[i].
+template <typename T, int kDomain, int kSmallest, int kSection = kDomain / 2>
+SOFTWOOD_INLINE void fold_sections(Vector<T>* vectors) {
+  if constexpr (kSection >= kSmallest) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kGroup / kUnit; ++i) {
-      vectors[i] = add_neighbours<T, kDomain, kGroup>(vectors[2 * i], vectors[2 * i + 1],
-                                                      std::make_integer_sequence<int, kLanes<T>>{});
+    for (int i = 0; i < kSection / kSmallest; ++i) {
+      vectors[i] = add_neighbours<T, kDomain, kSection>(vectors[2 * i], vectors[2 * i + 1],
+                                                        std::make_integer_sequence<int, kLanes<T>>{});
     }
-    fold_groups<T, kDomain, kUnit, kGroup / 2>(vectors);
+    fold_sections<T, kDomain, kSmallest, kSection / 2>(vectors);
   }
 }
 
-// Values in 128 bits: shuffles within them are cheaper than across.
+// Values in a *part* of a vector, 128 bits: shuffles inside a part are cheaper than across parts.
 template <typename T>
 inline constexpr int kPart = 16 / int(sizeof(T));
 
-// Sums of kPart vectors inside each 128-bit part: lane i of a part is the sum over that part of vectors[i].
+// Sums of kPart vectors inside each part: lane i of a part is the sum over that part of vectors[i].
 template <typename T>
 SOFTWOOD_INLINE Vector<T> sum_parts(Vector<T> (&vectors)[kPart<T>]) {
-  fold_groups<T, kPart<T>, 1>(vectors);
+  fold_sections<T, kPart<T>, 1>(vectors);
   return vectors[0];
 }
 
-// From the results of sum_parts for kLanes / kPart groups of vectors, the whole sum of every vector.
+// From the results of sum_parts for kLanes / kPart sets of vectors, the whole sum of every vector.
 template <typename T>
-SOFTWOOD_INLINE Vector<T> add_parts(Vector<T> (&groups)[kLanes<T> / kPart<T>]) {
-  fold_groups<T, kLanes<T>, kPart<T>>(groups);
-  return groups[0];
+SOFTWOOD_INLINE Vector<T> add_parts(Vector<T> (&sums)[kLanes<T> / kPart<T>]) {
+  fold_sections<T, kLanes<T>, kPart<T>>(sums);
+  return sums[0];
 }
 
-// Treats subnormal numbers as zero while it lives: they carry no weight here and cost a hundred cycles each.
+// Treats subnormal numbers as zero during its lifetime: they are negligible here and cost a hundred cycles each.
 class FlushSubnormals {
  public:
 #if defined(__x86_64__)

@@ -1,9 +1,10 @@
-// One list of open calls, one condition variable for sleeping workers. A call is a counter of tasks that its caller and
-// at most `n_threads - 1` workers draw from; it lives on the caller's stack, who leaves only when no worker is inside.
+// One list of open calls, one condition variable for sleeping workers. A call is a counter from which its caller and at
+// most `n_threads - 1` workers take tasks; it is on the stack of the caller, which returns only when no worker is
+// inside.
 //
-// To wake a sleeping thread takes as long as a small call, so whoever has nothing to do looks around for a moment
-// first: the steps of a training loop follow each other faster than that. The moment is short, because a thread that
-// only looks takes time from other processes.
+// Waking a sleeping thread takes as long as a small call, so an idle thread spins briefly before it sleeps: the steps
+// of a training loop follow each other faster than that. It does not spin longer, because that takes time from other
+// processes.
 #include "softwood/thread_pool.h"
 
 #include <algorithm>
@@ -28,9 +29,9 @@
 namespace softwood {
 namespace {
 
-constexpr int kMaxThreads = 1024;  // against a typo in the environment, not a limit of the design
+constexpr int kMaxThreads = 1024;  // guards against a typo in the environment
 
-constexpr auto kMoment = std::chrono::microseconds(50);
+constexpr auto kSpinTime = std::chrono::microseconds(50);
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -40,10 +41,10 @@ inline void pause() {
 #endif
 }
 
-// Looks for a moment whether a condition comes true.
+// Waits for a condition for at most kSpinTime.
 template <typename Condition>
-void look_for(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + kMoment;
+void spin_until(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + kSpinTime;
   do {
     for (int i = 0; i < 32; ++i) {
       if (condition()) return;
@@ -65,7 +66,7 @@ struct Call {
   std::exception_ptr failure;
   std::condition_variable last_left;
 
-  // Draws tasks until none is left; after a failure the remaining ones are dropped.
+  // Runs tasks until none is left; after an exception the remaining ones are dropped.
   std::exception_ptr run() {
     for (;;) {
       const std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
@@ -93,10 +94,10 @@ class Pool {
     for (int i = 0; i < n_to_wake; ++i) work_.notify_one();
     std::exception_ptr failure = call.run();
     std::unique_lock lock(mutex_);
-    close(call);  // workers that come too late find it gone
+    close(call);  // no further worker can join
     if (call.inside != 0) {
       lock.unlock();
-      look_for([&] { return call.inside.load(std::memory_order_relaxed) == 0; });
+      spin_until([&] { return call.inside.load(std::memory_order_relaxed) == 0; });
       lock.lock();
       call.last_left.wait(lock, [&] { return call.inside == 0; });
     }
@@ -106,7 +107,7 @@ class Pool {
   }
 
  private:
-  // The mutex is held, here and below. A system that refuses another thread leaves the caller with those it has.
+  // The mutex is held, here and below. If the system refuses another thread, the existing ones do the work.
   void start_workers(int n_wanted) {
     try {
       for (; n_workers_ < n_wanted; ++n_workers_) std::thread([this] { work(); }).detach();
@@ -129,7 +130,7 @@ class Pool {
     for (;;) {
       if (open_.empty()) {
         lock.unlock();
-        look_for([&] { return n_open_.load(std::memory_order_relaxed) != 0; });
+        spin_until([&] { return n_open_.load(std::memory_order_relaxed) != 0; });
         lock.lock();
         ++n_asleep_;
         work_.wait(lock, [&] { return !open_.empty(); });
@@ -142,7 +143,7 @@ class Pool {
       std::exception_ptr failure = call.run();
       lock.lock();
       if (failure) call.failure = failure;
-      if (--call.inside == 0) call.last_left.notify_one();  // under the lock: the caller frees the call after it
+      if (--call.inside == 0) call.last_left.notify_one();  // under the lock: then the caller destroys the call
     }
   }
 
@@ -153,8 +154,8 @@ class Pool {
   int n_workers_ = 0, n_asleep_ = 0;
 };
 
-// Never destroyed: workers sleep in it until the process ends. A child after fork has none of its parent's workers and
-// cannot trust the state of its mutex, so it drops the parent's pool and makes its own at first need.
+// Never destroyed: workers sleep in it until the process ends. After fork a child has no workers and cannot rely on the
+// state of the mutex, so it abandons the parent's pool and creates its own when it needs one.
 std::atomic<Pool*> current_pool{nullptr};
 
 #if !defined(_WIN32)
@@ -166,7 +167,7 @@ Pool& pool() {
   if (existing != nullptr) return *existing;
   Pool* fresh = new Pool;
   if (current_pool.compare_exchange_strong(existing, fresh, std::memory_order_acq_rel)) return *fresh;
-  delete fresh;  // another thread was first; this one has no workers yet
+  delete fresh;  // another thread was first; this pool has no workers yet
   return *existing;
 }
 
@@ -197,7 +198,7 @@ int default_threads() {
 }
 
 std::atomic<int> chosen_threads{0};   // 0: not chosen
-std::atomic<int> counted_threads{0};  // 0: not counted yet; no static local, whose lock a fork could leave taken
+std::atomic<int> counted_threads{0};  // 0: not counted yet; not a static local, whose lock a fork could leave locked
 
 }  // namespace
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -16,9 +15,9 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kEvaluationRows = 1024;  // at a time
-constexpr std::int64_t kReachabilityRows = 32;  // a sample of this size is enough to follow the mean over epochs
+constexpr std::int64_t kReachabilityRows = 32;  // enough to follow the mean over epochs
 
-// Some rows of a table with their targets and weights side by side.
+// Contiguous copies of the targets and weights of some rows.
 template <typename T>
 struct Batch {
   std::vector<std::int64_t> rows;
@@ -76,7 +75,7 @@ struct Trainer<T>::State {
   double mean_reachable_leaves(double gamma, int n_threads);
 };
 
-// Returns the mean loss of the batch before the step. If that is not finite, no parameter is changed.
+// Returns the mean loss of the batch before the step. If it is not finite, no parameter changes.
 template <typename T>
 double Trainer<T>::State::step(std::int64_t begin, std::int64_t end, double gamma, double learning_rate,
                                std::int64_t adam_step, int n_threads) {
@@ -111,7 +110,7 @@ void Trainer<T>::State::validate(double gamma, int n_threads, T* all_scores, Epo
     const T* const weight = held_out.weights(validation);
     const double part = loss.evaluate(scores, held_out.targets.data(), weight, n, T(1), nullptr);
     metric.add(scores, held_out.targets.data(), weight, n);
-    // A custom loss is a mean over the rows it was shown; the others are weighted sums.
+    // A custom loss is a mean over its rows; the others are weighted sums.
     const bool mean_given = loss.kind == LossKind::custom;
     total += mean_given ? part * double(n) : part;
     total_weight += mean_given || weight == nullptr ? double(n) : std::accumulate(weight, weight + n, 0.0);
@@ -184,19 +183,15 @@ std::vector<EpochOutcome> run_epoch(std::span<Trainer<T>* const> members, std::i
                                     int n_threads) {
   const auto n_members = static_cast<std::int64_t>(members.size());
   std::vector<EpochOutcome> outcomes(n_members);
-  std::vector<std::exception_ptr> failures(n_members);
   const int n_outer = static_cast<int>(std::min<std::int64_t>(n_threads, std::max<std::int64_t>(1, n_members)));
   parallel_for(n_members, n_outer, [&](std::int64_t i) {
     try {
       outcomes[i] = members[i]->run_epoch(epoch, control, n_threads / n_outer);
     } catch (...) {
-      failures[i] = std::current_exception();
       control.stop();
+      throw;
     }
   });
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
   return outcomes;
 }
 

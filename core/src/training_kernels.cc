@@ -1,7 +1,8 @@
-// Adam (Kingma and Ba) with the reached rows only, exponential averages, and batch normalisation's column sums.
+// Adam (Kingma and Ba), also restricted to reached rows, exponential averages, and the column sums of batch
+// normalisation.
 //
-// Rows that the batch reached come in runs of neighbours; a run is one flat range of elements, so that vectors stay
-// full even where a row is shorter than a vector (leaves of few outputs).
+// The rows that a batch reached form runs; a run is one flat range of elements, so that vectors are full even if a row
+// is shorter than a vector (leaves with few outputs).
 #include "training_kernels.h"
 
 #include <algorithm>
@@ -9,14 +10,15 @@
 #include <cstring>
 
 #include "adam.h"
+#include "marked_runs.h"
 
 namespace softwood::SOFTWOOD_ISA {
 namespace {
 
-// Rows at a time, so that a row is still in the first-level cache when its second use comes.
+// Rows per pass, so that a row is still in the L1 cache at its second use.
 constexpr std::int64_t kRowsAtOnce = 16;
 
-// Calls body(i) for whole vectors at 0, kLanes, ... and body(i, tail) for what is left of n.
+// Calls body(i) for whole vectors at 0, kLanes, ... and body(i, tail) for the rest of n.
 template <typename T, typename Body>
 SOFTWOOD_INLINE void for_each_vector(std::int64_t n, const Body& body) {
   std::int64_t i = 0;
@@ -53,7 +55,7 @@ void update(const AdamStep<T>& step, const Elements<T>& elements, std::int64_t n
   update_range(step, elements, n);
 }
 
-// Brings the averages of rows that were left alone up to the step before this one: their values have stood still since.
+// Brings the averages of rows without recent updates up to the step before this one; their values have not changed.
 template <typename T>
 void catch_up(const Elements<T>& at, std::int64_t begin, std::int64_t end, std::int64_t n_columns,
               const std::int64_t* row_step, std::int64_t step, T decay) {
@@ -67,23 +69,6 @@ void catch_up(const Elements<T>& at, std::int64_t begin, std::int64_t end, std::
   }
 }
 
-// Neighbouring rows begin, ..., end - 1 that are all marked.
-struct Run {
-  std::int64_t begin, end;
-};
-
-// The first run at or after `row`; empty at n_rows if there is none.
-Run find_run(const std::uint8_t* marked, std::int64_t n_rows, std::int64_t row) {
-  for (std::uint64_t eight; row + 8 <= n_rows; row += 8) {
-    std::memcpy(&eight, marked + row, 8);
-    if (eight != 0) break;
-  }
-  while (row < n_rows && marked[row] == 0) ++row;
-  const std::int64_t begin = row;
-  while (row < n_rows && marked[row] != 0) ++row;
-  return {begin, row};
-}
-
 template <typename T>
 SOFTWOOD_INLINE void prefetch_row(const Elements<T>& at, std::int64_t row, std::int64_t n_columns) {
   constexpr std::int64_t line = 64 / sizeof(T);
@@ -95,22 +80,21 @@ SOFTWOOD_INLINE void prefetch_row(const Elements<T>& at, std::int64_t row, std::
   }
 }
 
-// Calls body(begin, end) for each run of marked rows, in order. Runs of a deep tree are short and far apart, so the
-// memory of a run is asked for some runs ahead.
+// Calls body(begin, end) for each run of marked rows, in order, and removes the marks. Runs of a deep tree are short
+// and far apart, so the memory of a run is prefetched several runs ahead.
 template <typename T, typename Body>
-SOFTWOOD_INLINE void for_each_run(const std::uint8_t* marked, std::int64_t n_rows, const Elements<T>& at,
+SOFTWOOD_INLINE void for_each_run(std::uint8_t* marked, std::int64_t n_rows, const Elements<T>& at,
                                   std::int64_t n_columns, const Body& body) {
   constexpr int kAhead = 8;
   Run ring[kAhead];
-  std::int64_t row = 0;
+  MarkedRuns runs(marked, n_rows);
   const auto find_next = [&] {
-    const Run run = find_run(marked, n_rows, row);
-    row = run.end;
-    if (run.begin < run.end) prefetch_row(at, run.begin, n_columns);
+    const Run run = runs.next();
+    if (!run.is_empty()) prefetch_row(at, run.begin, n_columns);
     return run;
   };
   for (Run& run : ring) run = find_next();
-  for (int turn = 0; ring[turn].begin < ring[turn].end; turn = (turn + 1) % kAhead) {
+  for (int turn = 0; !ring[turn].is_empty(); turn = (turn + 1) % kAhead) {
     const Run run = ring[turn];
     ring[turn] = find_next();
     body(run.begin, run.end);
@@ -155,7 +139,6 @@ void update_splits(const TreeUpdate<T>& tree, std::int64_t begin, std::int64_t e
     update_range(tree.split_bias_step, tree.split_bias.from(begin), n);
   else
     std::fill_n(tree.split_bias.gradient + begin, n, T(0));
-  std::memset(tree.split_marked + begin, 0, n);
 }
 
 template <typename T>
@@ -166,7 +149,6 @@ void update_leaves(const TreeUpdate<T>& tree, std::int64_t begin, std::int64_t e
     std::fill(tree.leaf_step + begin, tree.leaf_step + end, tree.step);
   }
   update_range(tree.leaf_weight_step, tree.leaf_weight.from(begin * k), n * k);
-  std::memset(tree.leaf_marked + begin, 0, n);
 }
 
 template <typename T>
@@ -181,6 +163,8 @@ void update_tree(const TreeUpdate<T>& tree) {
   if (dense) {
     splits(0, tree.n_splits);
     update_leaves(tree, 0, tree.n_splits + 1);
+    std::memset(tree.split_marked, 0, tree.n_splits);
+    std::memset(tree.leaf_marked, 0, tree.n_splits + 1);
   } else {
     for_each_run(tree.split_marked, tree.n_splits, tree.split_weight, tree.n_features, splits);
     for_each_run(tree.leaf_marked, tree.n_splits + 1, tree.leaf_weight, tree.n_outputs,
@@ -202,7 +186,7 @@ void read_average(const Parameter<T>& parameter, std::int64_t n_rows, std::int64
   }
 }
 
-// Sums of at most this many rows are added up on their own first: the error of a long sum grows with its length.
+// At most this many rows are summed directly; their sums are summed then. The error of a sum grows with its length.
 constexpr std::int64_t kRowsPerSum = 128;
 
 template <typename T, typename Term>

@@ -1,17 +1,18 @@
-// The element-wise loops of a training step, compiled once per instruction set like the kernels of the trees. No
-// threads below this line.
+// The element-wise loops of a training step, compiled once per instruction set like the kernels of the trees. They use
+// no threads.
 #pragma once
 
 #include <cstdint>
 
+#include "dispatch.h"
 #include "softwood/trainer.h"
 
 namespace softwood {
 
-// Adam's coefficients for one step and one parameter.
+// Adam's coefficients of one step for one parameter.
 template <typename T>
 struct AdamStep {
-  T step_size;  // learning rate over the first moment's bias
+  T step_size;  // learning rate divided by the first moment's bias correction
   T one_minus_beta1;
   T beta2, one_minus_beta2;
   T inverse_sqrt_bias;  // of the second moment
@@ -22,7 +23,7 @@ struct AdamStep {
   T average_decay;
 };
 
-// Elements of a parameter with their gradients, which are set to zero once used. `average` may be null.
+// Elements of a parameter with their gradients, which are set to zero after use. `average` may be null.
 template <typename T>
 struct Elements {
   T* value;
@@ -36,7 +37,7 @@ struct Elements {
   }
 };
 
-// One tree's share of a step of the optimiser. Marks are removed.
+// A step of the optimiser for one tree. Removes the marks.
 template <typename T>
 struct TreeUpdate {
   std::int64_t n_splits, n_features, n_outputs;
@@ -44,14 +45,14 @@ struct TreeUpdate {
   std::int64_t step;  // counted from 1
   AdamStep<T> split_weight_step, split_bias_step, leaf_weight_step;
   Elements<T> split_weight;  // [n_splits, n_features]
-  Elements<T> split_bias;    // [n_splits]; without biases `value` is null, but the gradient is there
+  Elements<T> split_bias;    // [n_splits]; without biases `value` is null, but `gradient` is not
   Elements<T> leaf_weight;   // [n_splits + 1, n_outputs]
   std::uint8_t* split_marked;
   std::uint8_t* leaf_marked;
   std::int64_t* split_step;  // see Parameters; null without averaging
   std::int64_t* leaf_step;
-  // [n_features] each, or null: over splits i, the sums of w_i * (bias gradient of i) and of w_i * (gradient of w_i),
-  // both of values before the update.
+  // [n_features] each, or null: the sums over splits i of w_i * (bias gradient of i) and of w_i * (gradient of w_i),
+  // with the weights before the update.
   T* weight_bias_sum;
   T* weight_gradient_sum;
 };
@@ -60,11 +61,10 @@ template <typename T>
 struct TrainingKernels {
   void (*update_tree)(const TreeUpdate<T>& update);
 
-  // A parameter that always gets a gradient; `n` elements.
+  // `n` elements of a parameter that has a gradient in every step.
   void (*update)(const AdamStep<T>& step, const Elements<T>& elements, std::int64_t n);
 
-  // evaluated = the average of value up to `step`, for rows of which `row_step` says how far `average` is written
-  // (null: up to `step`).
+  // evaluated = the average of `value` up to `step`; `average` of a row is written up to its `row_step` (null: `step`).
   void (*read_average)(const Parameter<T>& parameter, std::int64_t n_rows, std::int64_t n_columns,
                        const std::int64_t* row_step, std::int64_t step, double decay);
 
@@ -75,43 +75,7 @@ struct TrainingKernels {
   void (*normalise)(const T* x, std::int64_t n, std::int64_t p, const T* mean, const T* factor, const T* shift, T* out);
 };
 
-// Those for this machine, of the same instruction set as the kernels of the trees.
-template <typename T>
-const TrainingKernels<T>& training_kernels();
-template <>
-const TrainingKernels<float>& training_kernels<float>();
-template <>
-const TrainingKernels<double>& training_kernels<double>();
-
-namespace baseline {
-extern const TrainingKernels<float> training_kernels_float;
-extern const TrainingKernels<double> training_kernels_double;
-}  // namespace baseline
-#if defined(__x86_64__)
-namespace avx2 {
-extern const TrainingKernels<float> training_kernels_float;
-extern const TrainingKernels<double> training_kernels_double;
-}  // namespace avx2
-namespace avx512 {
-extern const TrainingKernels<float> training_kernels_float;
-extern const TrainingKernels<double> training_kernels_double;
-}  // namespace avx512
-#endif
-
-// All of them, from the narrowest to the widest.
-inline constexpr const TrainingKernels<float>* kTrainingKernelsFloat[] = {
-    &baseline::training_kernels_float,
-#if defined(__x86_64__)
-    &avx2::training_kernels_float,
-    &avx512::training_kernels_float,
-#endif
-};
-inline constexpr const TrainingKernels<double>* kTrainingKernelsDouble[] = {
-    &baseline::training_kernels_double,
-#if defined(__x86_64__)
-    &avx2::training_kernels_double,
-    &avx512::training_kernels_double,
-#endif
-};
+// training_kernels<T>() gives those for this machine.
+SOFTWOOD_DECLARE_TABLES(TrainingKernels, training_kernels)
 
 }  // namespace softwood

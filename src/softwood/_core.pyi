@@ -6,6 +6,10 @@ from numpy.typing import NDArray
 
 def encode(arrays: dict, base: Annotated[NDArray[numpy.float32], dict(shape=(None, None), device='cpu', writable=False)], features: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], n_threads: int) -> None: ...
 
+ACTIVATIONS: dict = ...
+
+MAX_DEPTH: int = 20
+
 class TapeFloat32:
     def __init__(self) -> None: ...
 
@@ -18,7 +22,7 @@ def forward(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), device
 @overload
 def forward(x: Annotated[NDArray[numpy.float64], dict(shape=(None, None), device='cpu', writable=False)], split_weight: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], leaf_weight: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], split_bias: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, activation: int, gamma: float, sum_trees: bool, output: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')], tape: TapeFloat64 | None, n_threads: int, check_finite: bool) -> int:
     """
-    Returns the position of the first value of x that is not finite, having done nothing, or -1.
+    Returns -1, or the position of the first value of x that is not finite; in this case nothing is computed.
     """
 
 @overload
@@ -123,7 +127,7 @@ class Predictor:
 
     def predict_base(self, base: Annotated[NDArray[numpy.float32], dict(shape=(None, None), device='cpu', writable=False)], raw_scores: bool, output: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], n_threads: int) -> None: ...
 
-class MemberFloat32:
+class TrainerFloat32:
     def __init__(self, settings: dict, arrays: dict, train: dict, validation: object | None, custom_loss: object | None) -> None: ...
 
     @property
@@ -147,7 +151,7 @@ class MemberFloat32:
     @staticmethod
     def column_statistics(samples: dict, mean: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], variance: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], n_threads: int) -> None: ...
 
-class MemberFloat64:
+class TrainerFloat64:
     def __init__(self, settings: dict, arrays: dict, train: dict, validation: object | None, custom_loss: object | None) -> None: ...
 
     @property

@@ -10,34 +10,42 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
     "ACTIVATIONS",
+    "FLOAT32_GAMMA",
     "MAX_DEPTH",
+    "Activation",
+    "EnsembleArrays",
     "FloatArray",
-    "Parameters",
     "check_arrays",
+    "check_ensemble",
     "check_gamma",
-    "check_parameters",
     "check_x",
 ]
 
 FloatArray = npt.NDArray[Any]  # float32 or float64, the same for all arrays of a call
 
+# These two are those of the core (softwood/ensemble.h); a test compares them.
 MAX_DEPTH = 20
+Activation = Literal["smooth_step", "smoother_step", "logistic"]
+ACTIVATIONS: dict[str, int] = {name: code for code, name in enumerate(get_args(Activation))}
+
 _MOST_THREADS = 1 << 30
-ACTIVATIONS = {"smooth_step": 0, "smoother_step": 1, "logistic": 2}  # in the order of the core's enum
+# Smallest and largest width of the soft band: both have an inverse in their type.
+FLOAT32_GAMMA = (1.2e-38, 1 / 1.2e-38)
+FLOAT64_GAMMA = (2.3e-308, 1 / 2.3e-308)
 
 _FLOAT32 = np.dtype(np.float32)
 _FLOAT64 = np.dtype(np.float64)
 _NATIVE = (_FLOAT32, _FLOAT64)
 
 
-class Parameters(NamedTuple):
+class EnsembleArrays(NamedTuple):
     """An ensemble's checked arrays; `leaf_weight` is None where only routing is asked for."""
 
     split_weight: FloatArray
@@ -51,15 +59,15 @@ def check_arrays(
     """The batch, `split_weight`, `leaf_weight` and `split_bias` of a call, checked against one another."""
     if split_bias is None and _are_ready(x, split_weight, leaf_weight):
         return x, split_weight, leaf_weight, None
-    w, o, b = check_parameters(split_weight, leaf_weight, split_bias, dtype=getattr(x, "dtype", None))
+    w, o, b = check_ensemble(split_weight, leaf_weight, split_bias, dtype=getattr(x, "dtype", None))
     if o is None:
         raise TypeError("leaf_weight must be an array of shape [m, 2^d, k]; got None.")
     return check_x(x, w), w, o, b
 
 
-def check_parameters(
+def check_ensemble(
     split_weight: Any, leaf_weight: Any = None, split_bias: Any = None, *, dtype: Any = None
-) -> Parameters:
+) -> EnsembleArrays:
     """Check the ensemble's arrays against one another; `dtype` is what a list or an array of integers becomes."""
     w = _floats(split_weight, "split_weight", _own_dtype(split_weight) or _own_dtype(leaf_weight) or dtype or _FLOAT64)
     if w.ndim != 3:
@@ -97,7 +105,7 @@ def check_parameters(
                 f"split_bias must have shape {(n_trees, n_splits)} (trees, splits) to match split_weight of shape "
                 f"{w.shape}; got shape {b.shape}: pass one number a split, or None for no bias."
             )
-    return Parameters(w, o, b)
+    return EnsembleArrays(w, o, b)
 
 
 def check_x(x: Any, split_weight: FloatArray) -> FloatArray:
@@ -157,12 +165,10 @@ def check_gamma(gamma: float, dtype: np.dtype[Any]) -> float:
         value = float(gamma)
     except (TypeError, ValueError):
         raise TypeError(f"gamma must be a number > 0; got {gamma!r}: pass a float such as 1.0.") from None
-    smallest = 1.2e-38 if dtype == _FLOAT32 else 2.3e-308
-    if not smallest <= value <= 1 / smallest:  # false for NaN too
+    smallest, largest = FLOAT32_GAMMA if dtype == _FLOAT32 else FLOAT64_GAMMA
+    if not smallest <= value <= largest:  # false for NaN too
         if math.isfinite(value) and value > 0:
-            raise ValueError(
-                f"gamma must lie between {smallest} and {1 / smallest:.2g} in {dtype}; got {gamma!r}: rescale."
-            )
+            raise ValueError(f"gamma must lie between {smallest} and {largest:.2g} in {dtype}; got {gamma!r}: rescale.")
         raise ValueError(
             f"gamma must be a finite number > 0; got {gamma!r}: it is the width of the soft band, e.g. 1.0."
         )

@@ -23,10 +23,10 @@ from softwood.arguments import (
     FloatArray,
     check_activation,
     check_arrays,
+    check_ensemble,
     check_gamma,
     check_grad_output,
     check_n_threads,
-    check_parameters,
     check_x,
     not_finite,
 )
@@ -364,7 +364,7 @@ def reachability(
     array([[2],
            [1]], dtype=int32)
     """
-    w, _, b = check_parameters(split_weight, None, split_bias, dtype=getattr(x, "dtype", None))
+    w, _, b = check_ensemble(split_weight, None, split_bias, dtype=getattr(x, "dtype", None))
     x = check_x(x, w)
     code, width = check_activation(activation), check_gamma(gamma, w.dtype)
     threads = check_n_threads(n_threads)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softwood.arguments import FloatArray, check_activation, check_gamma, check_grad_output, check_parameters, check_x
+from softwood.arguments import FloatArray, check_activation, check_ensemble, check_gamma, check_grad_output, check_x
 
 __all__ = ["Gradients", "Reachability", "backward", "forward", "reachability"]
 
@@ -146,7 +146,7 @@ def _checked(x: Any, split_weight: Any, leaf_weight: Any, split_bias: Any, dtype
     def cast(value: Any) -> Any:
         return None if value is None else np.asarray(value, dtype=dtype)
 
-    w, o, b = check_parameters(cast(split_weight), cast(leaf_weight), cast(split_bias))
+    w, o, b = check_ensemble(cast(split_weight), cast(leaf_weight), cast(split_bias))
     return check_x(cast(x), w), w, o, b
 
 

@@ -1,4 +1,4 @@
-// The tests' only tool: CHECK prints what failed and makes `report` return 1.
+// CHECK prints an expression that is false and makes `report` return 1.
 #pragma once
 
 #include <cstdio>

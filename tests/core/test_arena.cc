@@ -1,4 +1,4 @@
-// arena.h: aligned memory, release to a mark, memory used again.
+// arena.h: alignment, release to a mark, reuse of memory.
 #include <cstring>
 #include <set>
 #include <thread>

@@ -1,4 +1,5 @@
-// batch_norm.h: normalisation by the batch's and by the training set's statistics, and the scale's gradient, by hand.
+// batch_norm.h: normalisation by the statistics of the batch and of the training set, and the gradient of the scale,
+// computed by hand.
 #include "batch_norm.h"
 
 #include <cmath>

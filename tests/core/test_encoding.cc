@@ -22,9 +22,8 @@ struct Features {
   std::vector<float> mean = {1, 0, 0.5F, 0, 0.25F, 0, 0.1F, 0, 0.2F, 0}, scale = {2, 1, 1, 3, 4, 1, 1, 2, 1, 5};
   std::vector<float> bound = std::vector<float>(10, 0.75F);
 
-  Encoding view(bool bounded = false) const {
-    return {source.data(),      start.data(), rate.data(), mean.data(), scale.data(), bounded ? bound.data() : nullptr,
-            {0, 2, 4, 6, 8, 10}};
+  Encoding encoding(bool bounded = false) const {
+    return {source, start, rate, mean, scale, bounded ? bound : std::vector<float>(), {0, 2, 4, 6, 8, 10}};
   }
 };
 
@@ -36,28 +35,28 @@ void each_kind_is_what_it_says() {
   const Features features;
   T found[10];
   const T row[] = {2, 3, missing};
-  encode_row(features.view(), row, found);
+  encode_row(features.encoding(), row, found);
   CHECK(near(found[0], (2 - 1) * 2.0));
   CHECK(found[1] == 0);  // missing: the mean
   CHECK(near(found[2], soft_clip((2 - 1) * 2.0) - 0.5));
   CHECK(near(found[3], soft_clip(3 * 0.5) * 3));
-  CHECK(near(found[4], (1 - 0.25) * 4));  // beyond the ramp's end: 1
+  CHECK(near(found[4], (1 - 0.25) * 4));  // beyond the end of the ramp: 1
   CHECK(found[5] == 0);
   CHECK(near(found[6], 1 - 0.1) && found[7] == 0);
   CHECK(near(found[8], 0 - 0.2) && near(found[9], 5));  // whether missing
 
   T bounded[10];
-  encode_row(features.view(true), row, bounded);
+  encode_row(features.encoding(true), row, bounded);
   CHECK(near(bounded[0], 0.75) && near(bounded[3], 0.75) && near(bounded[6], 0.75));
   CHECK(near(bounded[8], -0.2) && bounded[1] == 0);
 
   const T huge[] = {std::numeric_limits<T>::max(), std::numeric_limits<T>::lowest(), 3};
-  encode_row(features.view(), huge, found);
+  encode_row(features.encoding(), huge, found);
   for (const T feature : found) CHECK(std::isfinite(feature));
   CHECK(near(found[4], (0 - 0.25) * 4) && near(found[7], (1 - 0) * 2));
 }
 
-// Columns that stand in the order of the features are read where they are; many rows are those one by one.
+// Columns in the order of the features give the same as any others; many rows give the same as one by one.
 template <typename T>
 void rows_and_orders_agree() {
   const std::int64_t n = 700, p = 10;
@@ -65,7 +64,7 @@ void rows_and_orders_agree() {
   for (std::int32_t f = 0; f < p; ++f) features.source[std::size_t(f)] = f;
   std::vector<T> base(std::size_t(n * p));
   for (std::size_t i = 0; i < base.size(); ++i) base[i] = T(i % 13) - 6;
-  Encoding encoding = features.view();
+  Encoding encoding = features.encoding();
   std::vector<T> plain(base.size()), in_order(base.size()), one(p);
   encode(encoding, Rows<T>{base.data(), n, p}, plain.data(), 1);
   encoding.in_order = true;

@@ -1,5 +1,5 @@
 // ensemble.h: both passes and the counts against the paper's algorithm taken literally, the contract on gradients and
-// marks, tapes, strided rows, and the same bits for every number of threads.
+// marks, tapes and their keys, strided rows, and bit-identical results for every number of threads.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -128,7 +128,7 @@ void equals_the_literal_algorithm(const Problem<T>& q) {
     n_internal += internal[i];
     n_leaves += leaves[i];
   }
-  // In float32 a split value may fall on the other side of an edge, as sums are taken in another order, and a tiny
+  // In float32 a split value may be on the other side of an edge, because sums have another order, and a tiny
   // probability may become 0.
   const std::int64_t slack = sizeof(T) == 4 ? 2 + n_internal / 1000 : 0;
   const std::int64_t n_fractional = static_cast<std::int64_t>(visits.all.size()) - n_leaves;
@@ -193,6 +193,22 @@ void cleared_rows_are_as_new(const Problem<T>& q) {
   CHECK(used.leaf_marked == fresh.leaf_marked);
 }
 
+// A tape knows the call that filled it; an empty one belongs to none.
+template <typename T>
+void tapes_know_their_call(const Problem<T>& q) {
+  Results<T> results(q, true);
+  Tape<T> tape;
+  CHECK(tape.key() == nullptr && tape.n_bytes() == 0);
+  forward(q.ensemble(), q.rows(), true, results.output.data(), &tape, 1);
+  const TapeKey<T> key = TapeKey<T>::of(q.ensemble(), q.n, true);
+  CHECK(tape.key() != nullptr && *tape.key() == key && tape.n_bytes() > 0);
+  Ensemble<T> deeper = q.ensemble(), softer = q.ensemble();
+  ++deeper.depth;
+  softer.gamma *= 2;
+  CHECK(TapeKey<T>::of(deeper, q.n, true) != key && TapeKey<T>::of(softer, q.n, true) != key);
+  CHECK(TapeKey<T>::of(q.ensemble(), q.n + 1, true) != key && TapeKey<T>::of(q.ensemble(), q.n, false) != key);
+}
+
 template <typename T>
 void all() {
   for (Activation activation : {Activation::smooth_step, Activation::smoother_step, Activation::logistic}) {
@@ -206,7 +222,7 @@ void all() {
     threads_change_no_bit(Problem<T>(530, 7, 3, 9, 5, activation, T(1), T(4)));
   }
   threads_change_no_bit(Problem<T>(600, 20, 2, 1, 6, Activation::smooth_step, T(1), T(2)));
-  for (std::int64_t k : {3, 5}) {  // nearly all is reached: several levels at once without a tape, one by one with it
+  for (std::int64_t k : {3, 5}) {  // almost all is reached: several levels at once without a tape, one by one with it
     Problem<T> soft(270, 6, k, 6, 9, Activation::smooth_step, T(1), T(0.2));
     for (T& bias : soft.split_bias) bias /= 4;
     equals_the_literal_algorithm(soft);
@@ -216,6 +232,7 @@ void all() {
   rows_may_lie_apart(typical);
   gradients_not_asked_for_are_skipped(typical);
   cleared_rows_are_as_new(typical);
+  tapes_know_their_call(typical);
   run(Problem<T>(0, 3, 2, 4, 3, Activation::smooth_step, T(1), T(1)), true, 2, true);
   run(Problem<T>(0, 3, 2, 4, 3, Activation::smooth_step, T(1), T(1)), false, 2, false);
 }

@@ -1,4 +1,4 @@
-// finite.h: the first NaN or infinity, wherever it stands, in contiguous and in strided rows.
+// finite.h: the first NaN or infinity at any position, in contiguous and in strided rows.
 #include <limits>
 #include <vector>
 
@@ -11,7 +11,7 @@ template <typename T>
 static void every_position_is_found() {
   const std::int64_t n_rows = 5, n_columns = 37;
   for (std::int64_t stride : {n_columns, n_columns + 3}) {
-    // The gap between rows holds NaN, which must not be read as a value.
+    // The gap between rows contains NaN, which must not be read.
     std::vector<T> data(static_cast<std::size_t>(n_rows * stride), std::numeric_limits<T>::quiet_NaN());
     for (std::int64_t row = 0; row < n_rows; ++row) {
       for (std::int64_t column = 0; column < n_columns; ++column) {

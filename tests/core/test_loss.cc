@@ -1,6 +1,7 @@
-// Values by hand, and gradients against finite differences of the values.
+// loss.h: values computed by hand, gradients against finite differences, and class numbers out of range.
 #include <cmath>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 #include "check.h"
@@ -78,6 +79,19 @@ void check_no_gradient_where_the_target_is_met() {
   }
 }
 
+void check_class_numbers() {
+  const double scores[] = {1, 2, 3};
+  for (const double label : {-1.0, 0.0, 2.0, 3.0, 1e30}) {
+    bool refused = false;
+    try {
+      make(LossKind::cross_entropy, 3, 1).evaluate(scores, &label, nullptr, 1, 1.0, nullptr);
+    } catch (const std::out_of_range&) {
+      refused = true;
+    }
+    CHECK(refused == (label < 0 || label >= 3));
+  }
+}
+
 void check_custom() {
   Loss<double> loss = make(LossKind::custom, 2, 1);
   loss.custom = [](const double* scores, const double*, const double* weight, std::int64_t n, double* gradient) {
@@ -87,7 +101,7 @@ void check_custom() {
   const double scores[] = {3, 4}, target = 0;
   double gradient[2] = {0, 0};
   CHECK(loss.evaluate(scores, &target, nullptr, 1, 0.5, gradient) == 1);
-  CHECK(gradient[0] == 3);  // not scaled: it is taken as it comes
+  CHECK(gradient[0] == 3);  // not scaled
 }
 
 }  // namespace
@@ -105,6 +119,7 @@ int main() {
   }
   check_gradient(make(LossKind::quantile, 6, 3), 0);
   check_no_gradient_where_the_target_is_met();
+  check_class_numbers();
   check_custom();
   return softwood::testing::report();
 }

@@ -1,4 +1,4 @@
-// metric.h: accuracy and R squared by hand, weighted, over several calls; NaN where there is nothing to say.
+// metric.h: accuracy and R squared by hand, weighted, over several calls; NaN where it is not defined.
 #include "metric.h"
 
 #include <cmath>

@@ -78,14 +78,14 @@ void steps_are_those_of_adam(Updates updates) {
     value -= kRate * (first / (1 - std::pow(kBeta1, double(step)))) /
              (std::sqrt(second / (1 - std::pow(kBeta2, double(step)))) + kEpsilon);
     CHECK(near(problem.arrays[0][0][0], value));
-    CHECK(near(problem.arrays[2][0][0], value));  // Adam does not see a gradient's size
+    CHECK(near(problem.arrays[2][0][0], value));  // the step does not depend on the size of a gradient
   }
   for (int i = 0; i < 3; ++i) {
     CHECK(std::all_of(problem.arrays[i][0].begin() + (i != 1), problem.arrays[i][0].end(), [](T v) { return v == 1; }));
   }
 }
 
-// Between two of its gradients, moments of a row go on in the one and stand still in the other.
+// Between two gradients of a row, its moments change with dense updates and not with lazy ones.
 template <typename T>
 void lazy_rows_stand_still() {
   for (const Updates updates : {Updates::dense, Updates::lazy}) {
@@ -99,7 +99,7 @@ void lazy_rows_stand_still() {
   }
 }
 
-// An infinite second moment keeps a split from using a feature.
+// An infinite second moment prevents a split from using a feature.
 template <typename T>
 void frozen_weights_stay() {
   Problem<T> problem(Updates::dense);

@@ -16,9 +16,9 @@ namespace {
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // The features are the columns themselves.
-EncodingArrays identity_encoding(std::int64_t p) {
+Encoding identity_encoding(std::int64_t p) {
   const auto size = static_cast<std::size_t>(p);
-  EncodingArrays arrays{};
+  Encoding arrays{};
   for (std::int32_t j = 0; j < p; ++j) arrays.source.push_back(j);
   arrays.start.assign(size, 0);
   arrays.rate.assign(size, 1);
@@ -80,7 +80,7 @@ void same_as_forward(const Shape& shape, Activation activation) {
   }
 }
 
-// One stump on the last base column, whose leaves say which side a row took.
+// One stump on the last base column, whose leaves tell the side of a row.
 double side(const std::vector<BaseColumn>& columns, const std::vector<double>& row, float border) {
   const auto q = static_cast<std::int64_t>(columns.size());
   std::vector<float> w(static_cast<std::size_t>(q), 0);
@@ -95,7 +95,7 @@ double side(const std::vector<BaseColumn>& columns, const std::vector<double>& r
   return output;
 }
 
-// The value that the predictor makes of a cell, among whole numbers from -1 to 24.
+// The base value of a cell, among whole numbers from -1 to 24.
 int value_of(const BaseColumn& column, double cell) {
   int value = -2;
   while (value < 25 && side({column}, {cell}, float(value) + 0.5F) == 1) ++value;

@@ -1,4 +1,5 @@
-// thread_pool.h: each task once, no more threads than allowed, from many threads at once, nested, throwing, after fork.
+// thread_pool.h: each task runs once, on no more threads than allowed; calls from many threads, nested calls,
+// exceptions, and calls after fork.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ static void each_task_runs_once() {
   }
 }
 
-// Tasks that wait for one another: they finish only if as many threads work as there are tasks.
+// Tasks that wait for one another: they only finish if there are as many threads as tasks.
 static void threads_work_at_the_same_time() {
   std::atomic<int> arrived{0};
   std::atomic<bool> all_met{true};

@@ -1,5 +1,5 @@
-// Schedule, order, control and statistics by hand; whole epochs on several numbers of threads. Step by step the trainer
-// is compared with PyTorch in the Python tests.
+// trainer.h: schedule, order, control and statistics computed by hand; whole epochs on several numbers of threads. The
+// Python tests compare single steps with PyTorch.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -49,7 +49,7 @@ void check_order() {
   sorted = order;
   std::sort(sorted.begin(), sorted.end());
   for (std::int64_t i = 0; i < 100; ++i) CHECK(sorted[i] == i);
-  // Each value is as likely at each place: 4 places, 4000 epochs, 1000 times each but for chance.
+  // Each value is equally likely at each of 4 positions: about 1000 times each in 4000 epochs.
   int count[4][4] = {};
   std::vector<std::int64_t> four(4);
   for (std::int64_t epoch = 0; epoch < 4000; ++epoch) {
@@ -228,6 +228,22 @@ void check_stop_and_failures() {
   CHECK(thrown);
 }
 
+// The caller owns the rows and may change them; an index past the table is noticed.
+void check_changed_rows() {
+  for (const std::int64_t changed : {std::int64_t{-1}, Problem::n, Problem::n - 1}) {
+    Problem problem(0);
+    problem.validation_rows[3] = changed;
+    Control control(1e6);
+    bool refused = false;
+    try {
+      problem.trainer->run_epoch(0, control, 1);
+    } catch (const std::out_of_range&) {
+      refused = true;
+    }
+    CHECK(refused == (changed < 0 || changed >= Problem::n));
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -237,5 +253,6 @@ int main() {
   check_statistics();
   check_epochs_on_any_number_of_threads();
   check_stop_and_failures();
+  check_changed_rows();
   return softwood::testing::report();
 }

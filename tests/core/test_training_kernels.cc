@@ -1,4 +1,4 @@
-// The element-wise loops against plain ones, on ranges of every length around the width of a vector.
+// training_kernels.h: the loops against plain ones, on ranges of every length around the width of a vector.
 #include <cmath>
 #include <limits>
 #include <random>
@@ -41,7 +41,7 @@ AdamStep<T> some_step() {
   return {T(0.01), T(0.1), T(0.99), T(0.01), T(1.5), T(1e-3), T(0.2), T(0.9), T(0.02), T(0.7)};
 }
 
-// Adam as one would write it down, for one element.
+// Adam for one element, by its definition.
 template <typename T>
 void update_plainly(const AdamStep<T>& s, Held<T>& h, std::int64_t i) {
   const T g = h.gradient[i] + s.l2 * h.value[i];
@@ -69,7 +69,7 @@ template <typename T>
 void check_update() {
   std::mt19937 random(0);
   for (std::int64_t n = 1; n < 70; ++n) {
-    Held<T> held(n + 1, random), expected = held;  // one element more, which must stay as it is
+    Held<T> held(n + 1, random), expected = held;  // one more element, which must not change
     training_kernels<T>().update(some_step<T>(), held.elements(), n);
     for (std::int64_t i = 0; i < n; ++i) update_plainly(some_step<T>(), expected, i);
     CHECK(same(held, expected));
@@ -138,7 +138,7 @@ void check_tree(Updates updates, bool expect_dense, std::int64_t p, std::int64_t
   for (const std::uint8_t mark : leaf_marked) CHECK(mark == 0);
 }
 
-// Rows left alone for some steps must have the averages that an update in every step would have given.
+// Rows without updates for some steps must have the same averages as with an update in every step.
 template <typename T>
 void check_average() {
   const double decay = 0.8;

@@ -1,9 +1,10 @@
-// From a row of the base matrix to the inputs of the trees: the compiled half of src/softwood/encoding.py, which
+// From a row of the base matrix to the inputs of the trees: the compiled half of softwood's module `encoding`, which
 // defines the kinds of features. Done row by row, so that training needs no encoded copy of a long table.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "softwood/ensemble.h"
 
@@ -12,21 +13,19 @@ namespace softwood {
 enum class FeatureKind : int { linear = 0, soft_clip = 1, ramp = 2, level = 3, missing = 4 };
 inline constexpr int kFeatureKinds = 5;
 
-// A read-only view of p features, sorted by kind; each array is [p].
+// p features, sorted by kind; each array is [p].
 struct Encoding {
-  const std::int32_t* source;  // which base column
-  const float* start;
-  const float* rate;
-  const float* mean;
-  const float* scale;
-  const float* bound;  // if not null, weights have absorbed the scale: features are r - mean, held within their bounds
+  std::vector<std::int32_t> source;  // index of the base column
+  std::vector<float> start, rate, mean, scale;
+  std::vector<float>
+      bound;  // unless empty, the weights include the scale: features are r - mean, clipped to the bounds
   std::array<std::int64_t, kFeatureKinds + 1> begin;  // features of kind i are begin[i], ..., begin[i + 1] - 1
-  bool in_order = false;                              // known that source[f] is f for all features
+  bool in_order = false;                              // source[f] is known to be f for all features
 
   std::int64_t n_features() const { return begin[kFeatureKinds]; }
 };
 
-// Number of the first infinity in a row, or -1.
+// Index of the first infinity in a row, or -1.
 template <typename T>
 std::int64_t first_infinity(const T* row, std::int64_t n);
 

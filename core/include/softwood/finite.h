@@ -1,4 +1,4 @@
-// Where the first value that is not a number stands.
+// Search for values that are not finite.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // The fused trainer: mini-batches of shuffled rows, batch normalisation, trees, loss, backward pass and Adam, one epoch
-// a call, for several ensembles ("members") at once. One loop serves every kind of trees (`TreesInTraining`); those of
-// this header have linear splits, those of softwood/lookup.h sums of lookups.
+// per call, for several ensembles ("members") at once. One loop serves every kind of trees (`TreesInTraining`); those
+// of this header have linear splits, those of softwood/lookup.h sums of lookups.
 //
-// The caller owns every array of a member: tables, parameters, the optimiser's moments. A member between two epochs is
-// therefore its arrays and two counters, which is all that a checkpoint holds. Results are bit-identical for every
-// number of threads.
+// The caller owns every array of a member: tables, parameters, moments of the optimiser. Between two epochs the state
+// of a member is its arrays and two counters, which is all that a checkpoint contains. Results are bit-identical for
+// every number of threads.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "softwood/encoding.h"
@@ -22,19 +23,25 @@
 
 namespace softwood {
 
-// Everything that the loop knows of a set of rows: all but the trees' inputs.
+// Everything that the loop knows of a set of rows: all but the inputs of the trees.
 template <typename T>
 struct Labels {
   const T* targets;          // [rows of the table, t]
   const T* weight;           // [rows of the table], or null: 1 for each row
-  const std::int64_t* rows;  // numbers of rows of the table, or null: the first n_rows
+  const std::int64_t* rows;  // indices of rows of the table, or null: the first n_rows
   std::int64_t n_rows;
+  std::int64_t n_table_rows;
 
-  std::int64_t row(std::int64_t i) const { return rows != nullptr ? rows[i] : i; }
+  // Index of row i in the table. Checked, because the caller owns `rows` and may have changed it.
+  std::int64_t row(std::int64_t i) const {
+    const std::int64_t row = rows != nullptr ? rows[i] : i;
+    if (row < 0 || row >= n_table_rows) throw std::out_of_range("softwood: `rows` contains an index past the end of x");
+    return row;
+  }
 };
 
-// Which rows of which table. `rows` null means all of x. Weights null means 1 for each row. With an encoding, x is a
-// base matrix, and the trees see its encoded rows.
+// Some rows of a table. `rows` null means all of x; `weight` null means 1 for each row. With an encoding, x is a base
+// matrix, and the inputs of the trees are its encoded rows.
 template <typename T>
 struct Samples {
   Rows<T> x;
@@ -44,8 +51,8 @@ struct Samples {
   std::int64_t n_rows;  // length of `rows`, or that of x
   const Encoding* encoding = nullptr;
 
-  std::int64_t row(std::int64_t i) const { return rows != nullptr ? rows[i] : i; }
-  Labels<T> labels() const { return {targets, weight, rows, n_rows}; }
+  Labels<T> labels() const { return {targets, weight, rows, n_rows, x.n_rows}; }
+  std::int64_t row(std::int64_t i) const { return labels().row(i); }
 
   // Writes the inputs of the trees for one row of the table.
   void read(std::int64_t row, std::int64_t n_features, T* inputs) const {
@@ -61,9 +68,9 @@ struct Samples {
 struct Schedule {
   double learning_rate;
   double gamma, gamma_end;          // gamma moves geometrically between the two
-  double anneal_begin, anneal_end;  // while this part of all steps goes by
-  double warmup;                    // part of all steps in which the learning rate rises linearly
-  bool cosine;                      // then a half cosine down to 0; else constant
+  double anneal_begin, anneal_end;  // between these fractions of all steps
+  double warmup;                    // fraction of all steps in which the learning rate rises linearly
+  bool cosine;                      // afterwards a half cosine down to 0, otherwise constant
   std::int64_t n_steps;             // all steps of the fit
 
   double learning_rate_at(std::int64_t step) const;
@@ -72,8 +79,8 @@ struct Schedule {
 
 enum class Updates : int {
   dense = 0,      // Adam: every row in every step
-  lazy = 1,       // only rows that got a gradient; the others' moments stand still
-  automatic = 2,  // tree by tree and step by step: lazy where less than half of the splits got a gradient
+  lazy = 1,       // only rows with a gradient; the moments of the others do not change
+  automatic = 2,  // per tree and step: lazy if less than half of the splits have a gradient
 };
 
 struct AdamSettings {
@@ -86,18 +93,18 @@ struct AdamSettings {
   double split_weight_decay = 0;  // of split weights, decoupled
 };
 
-// By what the inputs are normalised in training. Evaluation always uses the statistics of the whole training set.
+// The statistics that normalise the inputs in training. Evaluation always uses those of the whole training set.
 enum class Normalisation : int { none = 0, batch = 1, training_set = 2 };
 
-// A trained array and what the optimiser keeps of it. A second moment of infinity freezes an element: that is how a
-// split is kept from using a feature, at no cost in time.
+// A trained array and the state of the optimiser for it. A second moment of infinity freezes an element: this prevents
+// a split from using a feature, at no cost in time.
 template <typename T>
 struct Parameter {
   T* value;
   T* first_moment;
   T* second_moment;
-  T* average;    // decaying sum, not yet divided by its total weight; null without averaging
-  T* evaluated;  // what evaluation uses: the average, written at the end of each epoch; without averaging, `value`
+  T* average;    // decaying sum, not divided by its total weight; null without averaging
+  T* evaluated;  // used for evaluation: the average, written at the end of each epoch; without averaging, `value`
 };
 
 template <typename T>
@@ -106,11 +113,12 @@ struct Parameters {
   Parameter<T> split_bias;    // [m, 2^d - 1], or all null
   Parameter<T> leaf_weight;   // [m, 2^d, k]
   Parameter<T> scale, shift;  // [p] each; null without normalisation
-  std::int64_t* split_step;   // [m, 2^d - 1]: the step up to which a row's average is written; null without averaging
-  std::int64_t* leaf_step;    // [m, 2^d]
-  const T* offset;            // [k], added to the output, not trained
-  const T* mean;              // [p], of the training set; null without normalisation
-  const T* variance;          // [p]
+  std::int64_t*
+      split_step;  // [m, 2^d - 1]: the step up to which the average of a row is written; null without averaging
+  std::int64_t* leaf_step;  // [m, 2^d]
+  const T* offset;          // [k], added to the output, not trained
+  const T* mean;            // [p], of the training set; null without normalisation
+  const T* variance;        // [p]
 };
 
 template <typename T>
@@ -127,8 +135,8 @@ struct MemberSettings {
   Loss<T> loss;
 };
 
-// Asked after each step whether to go on. Thread-safe, but for `poll`, which is called about every 50 ms by whoever
-// asks: with a poll, only one thread may ask.
+// Asked after each step whether to stop. Thread-safe, except that `poll`, which is called about every 50 ms, runs on
+// the asking thread: with a poll, only one thread may ask.
 class Control {
  public:
   explicit Control(double seconds_left, std::function<bool()> poll = {});
@@ -146,12 +154,12 @@ struct EpochOutcome {
   enum class Status : int { completed = 0, stopped = 1, not_finite = 2 };
   Status status = Status::completed;
   std::int64_t steps_done = 0;          // in this epoch
-  double train_loss = 0;                // mean over the epoch's rows, as seen before each step
+  double train_loss = 0;                // mean over the rows of the epoch, before each step
   double validation_loss = 0;           // NaN without validation rows, or after a stop
   double mean_reachable_leaves = 0;     // per tree, over a sample of training rows; NaN after a stop
   double learning_rate = 0, gamma = 0;  // of the last step
   double seconds = 0;
-  double validation_metric = 0;  // share of right classes, or R squared; NaN where neither is known
+  double validation_metric = 0;  // accuracy or R squared; NaN if neither applies
 };
 
 enum class Part : int { train, validation };
@@ -196,13 +204,13 @@ class Trainer {
           const Samples<T>& validation);
   ~Trainer();
 
-  // The order of rows depends on seed and `epoch` alone. May throw what a custom loss throws.
+  // The order of rows depends on seed and `epoch` alone. Rethrows exceptions of a custom loss.
   EpochOutcome run_epoch(std::int64_t epoch, Control& control, int n_threads);
 
-  // That of the last step done.
+  // Of the last completed step.
   double gamma() const;
 
-  // Steps done in this fit (for the schedule), and in all fits (for Adam).
+  // Completed steps of this fit (for the schedule) and of all fits (for Adam).
   std::int64_t schedule_step = 0;
   std::int64_t adam_step = 0;
 
@@ -214,8 +222,8 @@ class Trainer {
   std::unique_ptr<State> state_;
 };
 
-// One epoch of each member, in parallel over members when there are threads for it. Rethrows the first member's
-// exception after all have stopped.
+// One epoch of each member, in parallel over members if there are several threads. If a member throws, the others are
+// stopped and one exception is rethrown.
 template <typename T>
 std::vector<EpochOutcome> run_epoch(std::span<Trainer<T>* const> members, std::int64_t epoch, Control& control,
                                     int n_threads);

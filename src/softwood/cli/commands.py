@@ -43,6 +43,7 @@ from softwood.cli.console import (
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.explaining import explain, plot, report
+from softwood.cli.hyperparameters import option_names, with_hyperparameters
 from softwood.cli.metrics import figures_of_merit
 from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
 from softwood.cli.task import LearningTask, class_labels, learning_task, model_columns, require_column
@@ -68,9 +69,10 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
     epilog=examples(
         "softwood train breast-cancer --report",
         "softwood train data.csv --target churned --drop id",
-        "softwood train sales.parquet -t price --task regression --epochs 20 --out price.safetensors",
+        "softwood train sales.parquet -t price --task regression --max-epochs 20 --out price.safetensors",
     )
 )
+@with_hyperparameters
 def train(
     source: Source,
     target: Target = None,
@@ -78,21 +80,12 @@ def train(
     task: Task = "auto",
     drop: Drop = None,
     test_fraction: Annotated[float, typer.Option(help="Share of rows held out to judge the model.")] = 0.2,
-    params: Annotated[Path | None, typer.Option(help="JSON file of estimator parameters, as tune writes.")] = None,
-    trees: Annotated[int | None, typer.Option(help="Trees in each member [64].")] = None,
-    depth: Annotated[int | None, typer.Option(help="Depth of each tree [4].")] = None,
-    gamma: Annotated[float | None, typer.Option(help="Width of the soft band [1.0].")] = None,
-    members: Annotated[int | None, typer.Option(help="Ensembles that are averaged [6].")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate [0.008].")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows a step [64].")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the rows at most [25].")] = None,
-    l2: Annotated[float | None, typer.Option(help="L2 penalty on split weights [0].")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss, such as absolute_error or poisson.")] = None,
-    time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds; the best is kept.")] = None,
-    seed: Seed = 0,
-    jobs: Jobs = None,
+    params: Annotated[Path | None, typer.Option(help="JSON file of hyperparameters, as tune writes.")] = None,
+    random_state: Seed = 0,
+    n_jobs: Jobs = None,
     report: Annotated[bool, typer.Option("--report", help="Also write test rows, plots and an HTML report.")] = False,
     as_json: AsJson = False,
+    hyperparameters: dict[str, Any] = {},  # noqa: B006 (never changed; each becomes an option)
 ) -> None:
     """Train a model on a table, judge it on rows held out, write it to a file. Ctrl-C keeps the best epoch so far."""
     started = time.monotonic()
@@ -100,14 +93,10 @@ def train(
     frame, target, task = open_table(source, target, task)
     found = learning_task(frame, target, task=task, drop=drop or ())
     print_notes(found.notes)
-    training_rows, test_rows = found.split(test_fraction, seed)
+    training_rows, test_rows = found.split(test_fraction, random_state)
     training, test = found.take(training_rows), found.take(test_rows)
-    given = {
-        "n_trees": trees, "depth": depth, "gamma": gamma, "n_members": members, "learning_rate": learning_rate,
-        "batch_size": batch_size, "max_epochs": epochs, "l2": l2, "loss": loss, "time_limit": time_limit,
-    }  # fmt: skip
-    chosen = _read_params(params) | {name: value for name, value in given.items() if value is not None}
-    estimator = _estimator(found.task, chosen, seed, jobs, verbose=not as_json)
+    chosen = _read_params(params) | hyperparameters
+    estimator = _estimator(found.task, chosen, random_state, n_jobs, verbose=not as_json)
     interrupted = _fit(estimator, training)
     figures = figures_of_merit(estimator, test.features, test.target)
     estimator.save(out)
@@ -119,7 +108,7 @@ def train(
         "rows": {"training": len(training_rows), "test": len(test_rows)},
         "columns": kinds_of(estimator),
         "parameters": estimator.model_.estimator["params"],
-        "seed": seed,
+        "seed": random_state,
         "seconds": round(time.monotonic() - started, 2),
         "interrupted": interrupted,
         "metrics": figures,
@@ -167,11 +156,11 @@ def predict(
     out: Annotated[str, typer.Option("--out", "-o", help="File (.csv, .tsv, .parquet); - prints CSV.")] = "-",
     keep: Annotated[list[str] | None, typer.Option(help="Column to copy to the output; may be repeated.")] = None,
     batch_rows: Annotated[int, typer.Option(min=1, help="Rows held in memory at once, about.")] = 65_536,
-    jobs: Jobs = None,
+    n_jobs: Jobs = None,
 ) -> None:
     """Predict rows of a table of any length, batch by batch: class labels and probabilities, or values."""
     estimator = softwood.load(model)
-    estimator.set_params(n_jobs=jobs)
+    estimator.set_params(n_jobs=n_jobs)
     require_source(source)
     if out != "-":
         require_place(Path(out))
@@ -231,7 +220,7 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
 @app.command(
     epilog=examples(
         "softwood tune data.csv -t churned --trials 50 --out best.json",
-        "softwood train data.csv -t churned --params best.json --members 6",
+        "softwood train data.csv -t churned --params best.json --n-members 6",
         "softwood tune data.csv -t churned --storage postgresql://host/studies",
     )
 )
@@ -245,10 +234,14 @@ def tune(
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON file for the best parameters.")] = Path("best.json"),
     task: Task = "auto",
     drop: Drop = None,
-    members: Annotated[int, typer.Option(min=1, help="Ensembles averaged in each trial.")] = 1,
+    n_members: Annotated[
+        int, typer.Option(*option_names("n_members"), min=1, help="Number of ensembles averaged in each trial.")
+    ] = 1,
     time_limit: Annotated[float | None, typer.Option(help="Start no trial after this many seconds.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of folds and fits; draws of parameters always differ.")] = 0,
-    jobs: Jobs = None,
+    random_state: Annotated[
+        int, typer.Option(*option_names("random_state"), min=0, help="Seed of folds and fits; trials always differ.")
+    ] = 0,
+    n_jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for good parameters by cross-validation, in a study that can be stopped, resumed and shared."""
@@ -260,7 +253,7 @@ def tune(
     print_notes(found.notes)
     name = study or f"{Path(source).name} {target}"
     storage = storage or f"sqlite:///{out.with_suffix('.db')}"
-    search = Search(found, n_folds=folds, n_members=members, seed=seed, n_jobs=jobs)
+    search = Search(found, n_folds=folds, n_members=n_members, seed=random_state, n_jobs=n_jobs)
     interrupted = False
     try:
         best = run_search(search, study=name, storage=storage, n_trials=trials, time_limit=time_limit, quiet=as_json)
@@ -284,7 +277,7 @@ def _print_best(best: Any, source: str, target: str, out: Path, storage: str) ->
     for key, value in best.params.items():
         print(f"  {key:14} {value if isinstance(value, int) else format(value, '.4g')}")
     print_files({"parameters": str(out), "study": storage})
-    command = ["softwood", "train", source, "--target", target, "--params", str(out), "--members", "6"]
+    command = ["softwood", "train", source, "--target", target, "--params", str(out), "--n-members", "6"]
     print(f"Train with them: {shlex.join(command)}")
 
 
@@ -316,13 +309,13 @@ app.command(
 app.command(epilog=examples("softwood report model.safetensors test.csv --out report.html"))(report)
 
 
-def _estimator(task: str, params: dict[str, Any], seed: int, jobs: int | None, *, verbose: bool) -> Any:
+def _estimator(task: str, params: dict[str, Any], seed: int, n_jobs: int | None, *, verbose: bool) -> Any:
     kind = softwood.TreeEnsembleRegressor if task == "regression" else softwood.TreeEnsembleClassifier
     known = kind().get_params(deep=False)
     unknown = sorted(set(params) - set(known))
     if unknown:
         raise ValueError(f"Parameters must be those of {kind.__name__}; {unknown[0]!r} is not one of them.")
-    return kind(**params, random_state=seed, n_jobs=jobs, verbose=int(verbose))
+    return kind(**params, random_state=seed, n_jobs=n_jobs, verbose=int(verbose))
 
 
 def _fit(estimator: Any, training: LearningTask) -> bool:
@@ -359,11 +352,13 @@ def _predictions(estimator: Any, batch: Any, keep: list[str] | tuple[str, ...]) 
     import pyarrow as pa
 
     columns = {name: batch.column(require_column(name, batch.column_names)) for name in keep}
-    predicted = estimator.model_.predict(model_columns(batch, estimator.model_))
+    features = model_columns(batch, estimator.model_)
     if not hasattr(estimator, "classes_"):
+        predicted = estimator.model_.predict(features)
         outputs = predicted.reshape(len(predicted), -1)
         names = ["prediction"] if outputs.shape[1] == 1 else [f"prediction {j}" for j in range(outputs.shape[1])]
         return pa.table(columns | dict(zip(names, outputs.T, strict=True)))
+    predicted = estimator.model_.predict_proba(features)
     columns["prediction"] = pa.array(estimator.classes_[predicted.argmax(axis=1)].tolist())
     labels = class_labels(estimator.classes_)
     return pa.table(columns | {f"probability {label}": predicted[:, c] for c, label in enumerate(labels)})

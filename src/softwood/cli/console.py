@@ -17,6 +17,7 @@ from rich.table import Table as ScreenTable
 
 import softwood
 from softwood.cli.example_tables import EXAMPLES, load_example
+from softwood.cli.hyperparameters import option_names
 from softwood.cli.metrics import FIGURES
 from softwood.cli.tablefile import TableFileError, read_file
 from softwood.cli.task import LearningTask, known_task
@@ -27,8 +28,10 @@ Target = Annotated[str | None, typer.Option("--target", "-t", help="Column to pr
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Same seed, same result, to the bit.")]
-Jobs = Annotated[int | None, typer.Option(help="Threads; all cores if not given.")]
+Seed = Annotated[
+    int, typer.Option(*option_names("random_state"), min=0, max=2**32 - 1, help="Same seed, same result, bit for bit.")
+]
+Jobs = Annotated[int | None, typer.Option(*option_names("n_jobs"), help="Number of threads; all cores if not given.")]
 
 
 def examples(*commands: str) -> str:

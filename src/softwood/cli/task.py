@@ -20,7 +20,7 @@ from softwood.model.model import Model
 from softwood.tabular.columns import MAX_ONE_HOT_LEVELS
 from softwood.tabular.table import Table, read_table, require_finite
 
-TASKS = ("classification", "regression")
+LEARNING_TASKS = ("classification", "regression")
 # A target of whole numbers with at most this many different ones is taken for class labels.
 MAX_INTEGER_CLASSES = 20
 
@@ -92,7 +92,7 @@ def learning_task(frame: Any, target: str, *, task: str = "auto", drop: Iterable
     Traceback (most recent call last):
     ValueError: The table must have a column 'sorte'; did you mean 'sort'? Its columns are 'size', 'sort'.
     """
-    if task not in ("auto", *TASKS):
+    if task not in ("auto", *LEARNING_TASKS):
         raise ValueError(f"The task must be auto, classification or regression; got {task!r}.")
     names = _names(frame)
     dropped = {names[require_column(name, names)] for name in drop}

@@ -1,4 +1,4 @@
-"""Search for good parameters: an Optuna study over the paper's search space, judged by cross-validation.
+"""Search for good hyperparameters: an Optuna study over their declared ranges, judged by cross-validation.
 
 A `Search` says what is learned and how a trial is judged; `run_search` runs trials in a study that is kept in a
 storage, so that it can be stopped, resumed and shared by several machines. After each fold a trial that does worse
@@ -20,6 +20,7 @@ from softwood.cli.metrics import figures_of_merit
 from softwood.cli.task import LearningTask
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.tabular.table import read_table
+from softwood.training.hyperparameters import SearchRange, SearchValues, all_declarations
 
 try:
     import optuna
@@ -71,19 +72,9 @@ class Search:
         }
 
     def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
-        """Parameters of an estimator, drawn from the ranges of the paper's appendix (learning rate: all between)."""
-        params = {
-            "n_trees": trial.suggest_int("n_trees", 1, 100),
-            "depth": trial.suggest_int("depth", 2, 8),
-            "gamma": trial.suggest_float("gamma", 1e-4, 1.0, log=True),
-            "learning_rate": trial.suggest_float("learning_rate", 1e-5, 1e-1, log=True),
-            "batch_size": trial.suggest_categorical("batch_size", [32, 64, 128, 256, 512]),
-            "max_epochs": trial.suggest_int("max_epochs", 5, 100),
-            "l2": 0.0,
-        }
-        if trial.suggest_categorical("with_l2", [False, True]):
-            params["l2"] = trial.suggest_float("l2", 1e-8, 1e2, log=True)
-        return params
+        """Hyperparameters drawn from their declared search ranges, which are those of the paper's appendix."""
+        searched = {name: d.search for name, d in all_declarations().items() if d.search is not None}
+        return {name: _draw(trial, name, search) for name, search in searched.items()}
 
     def folds(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Row numbers (training, test) of each fold, the same in every trial."""
@@ -119,6 +110,16 @@ class Search:
             if step + 1 < self.n_folds and trial.should_prune():
                 raise optuna.TrialPruned
         return float(np.mean(figures))
+
+
+def _draw(trial: optuna.Trial, name: str, search: SearchRange | SearchValues) -> Any:
+    if isinstance(search, SearchValues):
+        return trial.suggest_categorical(name, list(search.values))
+    if search.or_zero and not trial.suggest_categorical(f"with_{name}", [False, True]):
+        return 0.0
+    if isinstance(search.low, int) and isinstance(search.high, int):
+        return trial.suggest_int(name, search.low, search.high, log=search.log)
+    return trial.suggest_float(name, search.low, search.high, log=search.log)
 
 
 def run_search(

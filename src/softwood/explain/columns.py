@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood import ops
-from softwood.explain.subject import model_of
 from softwood.model.importance import left_probability
-from softwood.model.model import Model
+from softwood.model.model import Model, model_of
 from softwood.tabular.table import read_table
 
 # Floats held at once while all nodes of a tree are walked for many rows.
@@ -138,10 +137,9 @@ def column_contributions(estimator: Any, X: Any, *, background: Any = None) -> C
     n = len(next(iter(inputs.values())))
     values = np.zeros((n, model.n_columns, model.n_outputs))
     base = np.zeros(model.n_outputs)
-    column_of = np.array([j for j, _ in model.preprocessor.base_columns()])
     for i, (member, (w, _, o)) in enumerate(zip(model.members, model.folded, strict=True)):
         x, others = (each[member.encoding].astype(np.float64) for each in (inputs, usual))
-        columns = column_of[model.preprocessor.encodings[member.encoding].source]
+        columns = model.program.column_of_feature(member.encoding)
         is_column = (columns[:, None] == np.arange(model.n_columns)).astype(np.float64)
         distance = np.abs(x - others.mean(axis=0))
         base += member.trees.offset

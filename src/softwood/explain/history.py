@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.explain.subject import model_of
+from softwood.model.model import model_of
 
 FIGURES = ("train_loss", "validation_loss", "validation_metric", "mean_reachable_leaves")
 

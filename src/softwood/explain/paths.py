@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.explain.split_rules import SplitRule, split_rule
-from softwood.explain.subject import check_tree, model_of
+from softwood.explain.tree_view import check_tree
 from softwood.model.importance import left_probability
-from softwood.model.model import Model
+from softwood.model.model import Model, model_of
 from softwood.tabular.table import read_table
 
 
@@ -161,6 +161,6 @@ def rules(estimator: Any, X: Any, row: int = 0, *, member: int = 0, tree: int = 
     base = model.preprocessor.read(one)[0]
     gamma = model.members[member].trees.gamma
     return [
-        split_rule(model.preprocessor, name, w[tree, i], 0.0 if bias is None else bias[i], gamma, base, path.left[i])
+        split_rule(model.program, name, w[tree, i], 0.0 if bias is None else bias[i], gamma, base, path.left[i])
         for i in path.hard_path[:-1]
     ]

@@ -22,11 +22,11 @@ except ImportError as error:
 
 from softwood.explain import decision_path, importances, tree_traffic
 from softwood.explain.history import mean_history
-from softwood.explain.subject import check_tree, model_of
-from softwood.explain.tree_view import TreeView, ViewNode, tree_view
+from softwood.explain.tree_view import TreeView, ViewNode, check_tree, tree_view
 from softwood.model.importance import left_probability
+from softwood.model.model import model_of
 
-__all__ = ["plot_activations", "plot_history", "plot_importances", "plot_row_path", "plot_tree", "save_all"]
+__all__ = ["plot_activations", "plot_history", "plot_importances", "plot_row_path", "plot_tree", "save", "save_all"]
 
 _COLOURS = {
     "training": "#0b6e4f",

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 
 import numpy as np
 
-from softwood.tabular.columns import Preprocessor
-from softwood.tabular.features import LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
+from softwood.model.program import Program
+from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value
+from softwood.tabular.features import Encoding, FeatureKind, feature_function
 
 _N_SHOWN = 4
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -87,7 +89,7 @@ class SplitRule:
 
 
 def split_rule(
-    preprocessor: Preprocessor,
+    program: Program,
     encoding: str,
     weight: np.ndarray,
     bias: float,
@@ -95,86 +97,82 @@ def split_rule(
     base: np.ndarray,
     left_probability: float,
 ) -> SplitRule:
-    """Make a rule of one split (folded weights [p] and bias) for one row of the base matrix [q]."""
-    features = preprocessor.encodings[encoding]
-    sources = preprocessor.base_columns()
+    """Make a rule of one split (weights [p] of scaled features, and bias) for one row of the base matrix [q]."""
+    features = program.encodings[encoding]
     constant = float(bias)
     terms = []
     for f in np.flatnonzero(weight).tolist():
-        column = preprocessor.columns[sources[features.source[f]][0]]
-        kind, coefficient = int(features.kind[f]), float(weight[f]) * float(features.scale[f])
+        source = program.base[features.source[f]]
+        coefficient = float(weight[f]) * float(features.scale[f])
         r = _function(features, f, float(base[features.source[f]]))
         constant -= coefficient * float(features.mean[f])
         strength = abs(coefficient * (r - float(features.mean[f])))
         value = r
-        if kind == LINEAR and sources[features.source[f]][1] == "value":
+        if features.kind[f] == FeatureKind.LINEAR and isinstance(source, Value):
             # The base matrix holds (x - offset) / unit.
-            coefficient /= column.unit
-            constant -= coefficient * column.offset
-            value = r * column.unit + column.offset
-        terms.append(Term(feature_name(preprocessor, encoding, f), coefficient, value, strength))
+            coefficient /= source.unit
+            constant -= coefficient * source.offset
+            value = r * source.unit + source.offset
+        terms.append(Term(feature_name(program, encoding, f), coefficient, value, strength))
     terms.sort(key=lambda term: -term.strength)
     return SplitRule(tuple(terms), -constant, gamma / 2, left_probability)
 
 
-def feature_name(preprocessor: Preprocessor, encoding: str, feature: int) -> str:
+def feature_name(program: Program, encoding: str, feature: int) -> str:
     """What one input of the trees says, in words.
 
     Examples
     --------
-    >>> from softwood.tabular.columns import learn_columns
-    >>> from softwood.tabular.table import read_table
-    >>> table = read_table([[1, "red"], [2.5, "blue"], [3, None]])
-    >>> preprocessor = learn_columns(table)
-    >>> preprocessor.learn_encodings(preprocessor.read(table))
-    >>> [feature_name(preprocessor, "standard", feature) for feature in range(4)]
+    >>> from softwood import TreeEnsembleRegressor
+    >>> table = [[1, "red"], [2.5, "blue"], [3, None]]
+    >>> regressor = TreeEnsembleRegressor(n_members=1, max_epochs=1, validation_fraction=None).fit(table, [1, 2, 3])
+    >>> [feature_name(regressor.model_.program, "standard", feature) for feature in range(4)]
     ['x0', "[x1 is 'blue']", "[x1 is 'red']", '[x1 is missing]']
     """
-    features = preprocessor.encodings[encoding]
-    j, part = preprocessor.base_columns()[features.source[feature]]
-    column, kind = preprocessor.columns[j], int(features.kind[feature])
-    name = column.name
-    if part in ("month", "weekday", "hour"):
-        name = f"{part} of {name}"
-    elif part.startswith("target "):
-        name = f"mean target of {name}'s category"
+    features = program.encodings[encoding]
+    source, kind = program.base[features.source[feature]], FeatureKind(features.kind[feature])
+    column = program.columns[source.column]
+    name = _source_name(source, column.name)
     start, rate = float(features.start[feature]), float(features.rate[feature])
-    if kind == LEVEL:
-        level = column.levels[int(start)] if part == "code" and column.levels is not None else _part(start, part)
-        return f"[{name} is {'missing' if level is None else repr(level) if part == 'code' else level}]"
-    if kind == MISSING:
+    if kind is FeatureKind.MISSING:
         return f"[{name} is missing]"
-    in_units = [
-        value * column.unit + column.offset if part == "value" else value for value in (start, start + 1 / rate)
-    ]
-    if kind == RAMP:
-        is_date = part == "value" and column.kind == "datetime"
-        low, high = (_date(value) if is_date else _part(value, part) for value in in_units)
-        return f"[{name} from {low} to {high}]"
-    if kind == SOFT_CLIP:
-        return f"clipped({name})"
-    return name
+    if kind is FeatureKind.LEVEL:
+        return f"[{name} is {_level(source, start)}]"
+    if kind is FeatureKind.RAMP:
+        low, high = start, start + 1 / rate
+        if isinstance(source, Value):
+            low, high = (value * source.unit + source.offset for value in (low, high))
+        words = _date if isinstance(source, Value) and column.kind == "datetime" else partial(_number, source)
+        return f"[{name} from {words(low)} to {words(high)}]"
+    return f"clipped({name})" if kind is FeatureKind.SOFT_CLIP else name
+
+
+def _source_name(source: BaseColumn, name: str) -> str:
+    if isinstance(source, CalendarPart):
+        return f"{source.unit.value} of {name}"
+    return f"mean target of {name}'s category" if isinstance(source, TargetMean) else name
+
+
+def _level(source: BaseColumn, start: float) -> str:
+    if not isinstance(source, Code):
+        return _number(source, start)
+    level = source.levels[int(start)]
+    return "missing" if level is None else repr(level)
 
 
 def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d")
 
 
-def _part(value: float, part: str) -> str:
+def _number(source: BaseColumn, value: float) -> str:
     """A number, or the name of a day where it stands for one."""
-    return _WEEKDAYS[int(value)] if part == "weekday" and value in range(7) else f"{value:.4g}"
+    is_weekday = isinstance(source, CalendarPart) and source.unit is CalendarUnit.WEEKDAY and value in range(7)
+    return _WEEKDAYS[int(value)] if is_weekday else f"{value:.4g}"
 
 
 def _function(features: Encoding, f: int, x: float) -> float:
-    """r(x) of one feature, as `softwood.tabular.features` defines it; its mean where x is missing."""
-    kind, start, rate = int(features.kind[f]), float(features.start[f]), float(features.rate[f])
-    if kind == MISSING:
-        return float(np.isnan(x))
-    if np.isnan(x):
+    """r(x) of one feature; its mean where x is missing."""
+    kind = FeatureKind(features.kind[f])
+    if np.isnan(x) and kind is not FeatureKind.MISSING:
         return float(features.mean[f])
-    if kind == LINEAR:
-        return x
-    if kind == LEVEL:
-        return float(x == start)
-    z = float(np.clip((x - start) * rate, -1e6, 1e6))
-    return float(np.clip(z, 0, 1)) if kind == RAMP else z / float(np.sqrt(1 + (z / 3) ** 2))
+    return float(feature_function(kind, x, float(features.start[f]), float(features.rate[f])))

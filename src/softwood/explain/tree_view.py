@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.explain.subject import check_tree
 from softwood.model.importance import N_ROWS, split_stakes
 from softwood.model.model import Model
 from softwood.tabular.table import read_table
@@ -59,6 +58,15 @@ class TreeView:
     nodes: tuple[ViewNode, ...]
 
 
+def check_tree(model: Model, member: int, tree: int) -> None:
+    """Raise a ValueError if the model has no such member or tree."""
+    if not 0 <= member < len(model.members):
+        raise ValueError(f"The member must be 0 to {len(model.members) - 1}; got {member}.")
+    n_trees = len(model.members[member].trees.leaf_weight)
+    if not 0 <= tree < n_trees:
+        raise ValueError(f"The tree must be 0 to {n_trees - 1}; got {tree}.")
+
+
 def tree_view(
     model: Model, reach: NDArray[np.float64], *, member: int, tree: int, output: int = 0, max_depth: int = 6
 ) -> TreeView:
@@ -100,8 +108,7 @@ def strongest_trees(model: Model, X: Any) -> list[tuple[int, int]]:
 
 def _column_weights(model: Model, member: int, split_weight: np.ndarray) -> NDArray[np.float64]:
     """Share of each column in the absolute weights of each split [2^d - 1, n_columns]; inputs are standardised."""
-    encoding = model.preprocessor.encodings[model.members[member].encoding]
-    column_of = np.array([j for j, _ in model.preprocessor.base_columns()])[encoding.source]
+    column_of = model.program.column_of_feature(model.members[member].encoding)
     weights = np.abs(split_weight) @ (column_of[:, None] == np.arange(model.n_columns))
     return weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
 

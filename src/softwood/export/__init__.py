@@ -1,7 +1,7 @@
 """Models that leave Python: `export(model, path)` writes C or ONNX, by the suffix of the path.
 
-Each target has a module of its own, which turns a fitted model into the contents of files; here they are written, all
-or none.
+Each target has a module of its own, which turns a prediction program (`softwood.model.program`) into the contents of
+files; here they are written, all or none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from softwood.model.container import write_whole
-from softwood.model.model import Model
+from softwood.model.model import model_of
 
 __all__ = ["ExportError", "export"]
 
@@ -49,30 +49,17 @@ def export(model: Any, path: str | os.PathLike[str]) -> list[Path]:
     ['tumour.h', 'tumour.c']
     """
     path = Path(path)
-    fitted = fitted_model(model)
+    program = model_of(model).program
     if path.suffix == ".c":
         from softwood.export.c import c_source
 
-        header, source = c_source(fitted, path.stem)
+        header, source = c_source(program, path.stem)
         return _write_all({path.with_suffix(".h"): header.encode(), path: source.encode()})
     if path.suffix == ".onnx":
         from softwood.export.onnx import onnx_graph
 
-        return _write_all({path: onnx_graph(fitted).SerializeToString()})
+        return _write_all({path: onnx_graph(program).SerializeToString()})
     raise ExportError(f"The path of an export must end in .onnx or .c; got {path.name!r}.")
-
-
-def fitted_model(model: Any) -> Model:
-    """The `Model` inside whatever the user holds."""
-    if isinstance(model, Model):
-        return model
-    found = getattr(model, "model_", None)
-    if isinstance(found, Model):
-        return found
-    name = type(model).__name__
-    if hasattr(model, "fit"):
-        raise ExportError(f"Only a fitted model can be exported; this {name} is not fitted yet. Call fit first.")
-    raise TypeError(f"export needs a fitted softwood estimator or Model; got {name}. Read a file with softwood.load.")
 
 
 def _write_all(contents: dict[Path, bytes]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A fitted model in, one dependency-free C99 file and its header out.
+"""A prediction program in, one dependency-free C99 file and its header out.
 
 The C does what the compiled predictor does, in the same precision and order of sums (core/include/softwood/predictor.h
 has them), by the conditional traversal of the paper's Algorithm 1: level by level, many nodes at a time. It needs the
@@ -17,11 +17,9 @@ import numpy as np
 
 from softwood.export import ExportError
 from softwood.export import c_text as text
-from softwood.model.model import Model
-from softwood.model.predictor import LINKS, base_columns, is_plain, native_head
-from softwood.model.program import FoldedMember, TreeGroup, fold_member, folded_encoding
-from softwood.tabular.columns import CALENDAR_PARTS
-from softwood.tabular.features import FEATURE_KINDS
+from softwood.model.program import FoldedMember, Link, PredictionHead, Program, TreeGroup
+from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value
+from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
 
 _LANES = 8
 # Nodes that the C follows at a time: enough to keep a processor busy, in a few kilobytes of stack.
@@ -32,40 +30,37 @@ _C_WORDS = (
 )
 
 
-def c_source(model: Model, stem: str) -> tuple[str, str]:
-    """Header and source of a model; their names begin with `stem`, made into an identifier."""
+def c_source(program: Program, stem: str) -> tuple[str, str]:
+    """Header and source of a program; their names begin with `stem`, made into an identifier."""
     name = _identifier(stem)
-    _check(model)
-    head = native_head(model.head)
-    folded = [fold_member(member, model.preprocessor.encodings[member.encoding]) for member in model.members]
-    n_outputs = 2 if model.head.task == "binary" else model.n_outputs
-    has_categories = "category" in model.preprocessor.kinds
+    _check(program)
     header = text.HEADER.format(
         name=name,
         guard=f"{name.upper()}_H",
         upper=name.upper(),
-        n_columns=model.n_columns,
-        n_outputs=n_outputs,
-        columns=_column_comment(model),
-        outputs=_output_comment(model),
-        lookup=text.LOOKUP_DECLARATION.format(name=name) if has_categories else "",
+        n_columns=len(program.columns),
+        n_outputs=program.n_outputs,
+        columns=_column_comment(program),
+        outputs=_output_comment(program.head),
+        lookup=text.LOOKUP_DECLARATION.format(name=name) if program.codes else "",
     )
+    largest = _float(LARGEST_FEATURE)
     source = "\n".join(
         part
         for part in [
-            text.PREAMBLE.format(stem=stem, n_scores=model.n_outputs, batch=_BATCH),
-            _readers(model),
-            *(_encoding(model, i) for i in range(len(model.preprocessor.encodings))),
+            text.PREAMBLE.format(stem=stem, n_scores=program.n_scores, batch=_BATCH, largest=largest),
+            _readers(program),
+            *(_encoding(encoding, i) for i, encoding in enumerate(program.encodings.values())),
             text.NUMBERS,
-            *(text.ACTIVATIONS[kind] for kind in sorted({member.trees.activation for member in model.members})),
+            *(text.ACTIVATIONS[kind] for kind in sorted({member.activation for member in program.members})),
             text.TRAVERSAL_START,
             *(
                 _trees(member, trees, f"{i}_{g}")
-                for i, member in enumerate(folded)
+                for i, member in enumerate(program.members)
                 for g, trees in enumerate(member.groups)
             ),
-            _lookup(model, name) if has_categories else "",
-            _predict(model, folded, name, head),
+            _lookup(program, name) if program.codes else "",
+            _predict(program, name),
         ]
         if part
     )
@@ -79,13 +74,14 @@ def _identifier(stem: str) -> str:
     return name
 
 
-def _check(model: Model) -> None:
-    for column in model.preprocessor.columns:
-        for level in column.levels or ():
+def _check(program: Program) -> None:
+    for j, code in program.codes.items():
+        for level in code.levels:
             if level is not None and "\0" in level:
+                name = program.columns[j].name
                 raise ExportError(
-                    f"C cannot express category {level!r} of column {column.name!r}: a string of C ends at its first "
-                    "NUL. Rename the category and fit again."
+                    f"C cannot express category {level!r} of column {name!r}: a string of C ends at its first NUL. "
+                    "Rename the category and fit again."
                 )
 
 
@@ -131,55 +127,59 @@ def _comment(words: str) -> str:
 # From columns to the inputs of the trees ----------------------------------------------------------------------------
 
 
-def _readers(model: Model) -> str:
-    columns = base_columns(model.preprocessor)
-    kinds = {c["kind"] for c in columns}
-    parts = [text.AS_FLOAT] if 0 in kinds else []
-    if kinds & {1, 5}:
+def _readers(program: Program) -> str:
+    """`read_row`, which makes the base row, and what it calls."""
+    base = program.base
+    parts = [text.AS_FLOAT] if any(isinstance(column, Value) for column in base) else []
+    if program.codes:
         parts.append(text.CODE_OF)
-    parts += [text.CALENDAR[part] for i, part in enumerate(CALENDAR_PARTS) if 2 + i in kinds]
-    lines = []
-    if is_plain(columns):
-        lines.append(f"    for (int j = 0; j < {len(columns)}; ++j) base[j] = as_float(row[j]);")
-        columns = []
-    for b, c in enumerate(columns):
-        cell, code = f"row[{c['source']}]", f"code_of(row[{c['source']}], {c['n_levels']}, {c['missing_code']})"
-        if c["kind"] == 0:
-            value = f"as_float(({cell} - {_double(c['offset'])}) / {_double(c['unit'])})"
-        elif c["kind"] == 1:
-            value = f"(float){code}"
-        elif c["kind"] == 5:
-            parts.append(_array("float", f"means_{b}", map(_float, c["means"])))
-            value = f"means_{b}[({code} + {c['n_levels'] + 1}) % {c['n_levels'] + 1}]"
-        else:
-            value = f"{CALENDAR_PARTS[c['kind'] - 2]}_of({cell})"
-        lines.append(f"    base[{b}] = {value};")
-    body = "\n".join(lines)
+    units = {column.unit for column in base if isinstance(column, CalendarPart)}
+    parts += [text.CALENDAR[unit] for unit in CalendarUnit if unit in units]
+    parts += [
+        _array("float", f"means_{b}", map(_float, column.means.tolist()))
+        for b, column in enumerate(base)
+        if isinstance(column, TargetMean)
+    ]
+    if program.is_plain:
+        body = f"    for (int j = 0; j < {len(base)}; ++j) base[j] = as_float(row[j]);"
+    else:
+        body = "\n".join(f"    base[{b}] = {_base_column(column, b)};" for b, column in enumerate(base))
     return "\n".join([*parts, f"static void read_row(const double *row, float *base) {{\n{body}\n}}\n"])
 
 
-def _encoding(model: Model, i: int) -> str:
-    encoding = list(model.preprocessor.encodings.values())[i]
-    bound = folded_encoding(encoding).get("bound")
-    arrays = [_array("int", f"source_{i}", (str(s) for s in encoding.source.tolist()))]
-    counts = np.bincount(encoding.kind, minlength=len(FEATURE_KINDS))
-    parameters = {"mean": encoding.mean} | ({"scale": encoding.scale} if bound is None else {"bound": bound})
-    if counts[1:4].sum():
-        parameters["start"] = encoding.start
-    if counts[1:3].sum():
-        parameters["rate"] = encoding.rate
-    arrays += [_array("float", f"{key}_{i}", map(_float, values.tolist())) for key, values in parameters.items()]
-    loops, first = [], 0
-    for kind, count in zip(FEATURE_KINDS, counts.tolist(), strict=True):
-        if count:
-            feature = text.SCALED_FEATURE if bound is None else text.FEATURE
-            body = text.FEATURES[kind].replace("$", feature)
-            loops.append(text.FEATURE_LOOP.format(first=first, end=first + count, body=body))
-        first += count
-    loops = [loop.replace("@", str(i)) for loop in loops]
+def _base_column(column: BaseColumn, b: int) -> str:
+    cell = f"row[{column.column}]"
+    if isinstance(column, Value):
+        return f"as_float(({cell} - {_double(column.offset)}) / {_double(column.unit)})"
+    if isinstance(column, CalendarPart):
+        return f"{column.unit.value}_of({cell})"
+    code = column if isinstance(column, Code) else column.code
+    n_levels = len(code.levels)
+    found = f"code_of({cell}, {n_levels}, {code.missing_code})"
+    if isinstance(column, TargetMean):
+        return f"means_{b}[({found} + {n_levels + 1}) % {n_levels + 1}]"
+    return f"(float){found}"
+
+
+def _encoding(encoding: Encoding, i: int) -> str:
+    """`encode_<i>`, which makes the inputs of the trees, and its tables."""
+    ranges = encoding.ranges()
+    used = {"mean": encoding.mean}
+    used |= {"scale": encoding.scale} if encoding.bound is None else {"bound": encoding.bound}
+    if {FeatureKind.SOFT_CLIP, FeatureKind.RAMP, FeatureKind.LEVEL} & ranges.keys():
+        used["start"] = encoding.start
+    if {FeatureKind.SOFT_CLIP, FeatureKind.RAMP} & ranges.keys():
+        used["rate"] = encoding.rate
+    arrays = [_array("int", f"source_{i}", map(str, encoding.source.tolist()))]
+    arrays += [_array("float", f"{key}_{i}", map(_float, values.tolist())) for key, values in used.items()]
+    feature = text.SCALED_FEATURE if encoding.bound is None else text.FEATURE
+    loops = [
+        text.FEATURE_LOOP.format(first=some.start, end=some.stop, body=text.FEATURES[kind].replace("$", feature))
+        for kind, some in ranges.items()
+    ]
     p, width = encoding.n_features, _width(encoding.n_features)
     rest = f"    x[{p}] = 1.0f;\n    for (int f = {p + 1}; f < {width}; ++f) x[f] = 0.0f;\n"
-    body = "".join(loops) + rest
+    body = "".join(loops).replace("@", str(i)) + rest
     return "\n".join([*arrays, f"static void encode_{i}(const float *base, float *x) {{\n{body}}}\n"])
 
 
@@ -215,77 +215,71 @@ def _trees(member: FoldedMember, trees: TreeGroup, i: str) -> str:
     return "\n".join([*tables, function])
 
 
-def _lookup(model: Model, name: str) -> str:
+def _lookup(program: Program, name: str) -> str:
     parts, cases = [], []
-    for j, column in enumerate(model.preprocessor.columns):
-        if column.levels is None:
-            continue
-        labels = [level for level in column.levels if level is not None]  # None is the last where there is one
-        missing = len(labels) if None in column.levels else -1
+    for j, code in program.codes.items():
+        labels = [level for level in code.levels if level is not None]  # None is the last where there is one
         if labels:
             parts.append(_array("char *const", f"labels_{j}", map(_string, labels)))
         table = f"labels_{j}" if labels else "NULL"
-        cases.append(f"    case {j}: return find({table}, {len(labels)}, {missing}, label);")
+        cases.append(f"    case {j}: return find({table}, {len(labels)}, {code.missing_code}, label);")
     return "\n".join([*parts, text.LOOKUP.format(name=name, cases="\n".join(cases))])
 
 
-def _predict(model: Model, folded: list[FoldedMember], name: str, head: dict[str, Any]) -> str:
-    encodings = model.preprocessor.encodings
-    names = list(encodings)
-    offset = np.sum([member.offset.astype(np.float64) for member in folded], axis=0)
+def _predict(program: Program, name: str) -> str:
     steps = []
-    for e, encoding_name in enumerate(names):
-        readers = [i for i, member in enumerate(model.members) if member.encoding == encoding_name]
+    for e, encoding in enumerate(program.encodings):
+        readers = [i for i, member in enumerate(program.members) if member.encoding == encoding]
         if readers:
             steps.append(f"    encode_{e}(base, x);")
-            steps += [f"    add_trees_{i}_{g}(x, scores);" for i in readers for g in range(len(folded[i].groups))]
+            steps += [
+                f"    add_trees_{i}_{g}(x, scores);" for i in readers for g in range(len(program.members[i].groups))
+            ]
     return text.PREDICT.format(
         name=name,
         upper=name.upper(),
-        n_columns=model.n_columns,
-        n_base=len(base_columns(model.preprocessor)),
-        width=max(_width(encoding.n_features) for encoding in encodings.values()),
-        offset=", ".join(map(_double, offset)),
+        n_columns=len(program.columns),
+        n_base=len(program.base),
+        width=max(_width(encoding.n_features) for encoding in program.encodings.values()),
+        offset=", ".join(map(_double, program.offset)),
         steps="\n".join(steps),
-        n_members=_double(len(model.members)),
-        head=_head(model, head),
+        n_members=_double(len(program.members)),
+        head=_head(program.head, program.n_scores),
     )
 
 
-def _head(model: Model, head: dict[str, Any]) -> str:
-    link = LINKS[head["link"]]
-    if link in ("binary", "softmax"):
-        return text.HEADS[link]
-    n_targets = len(head["target_mean"])
-    body = text.HEADS["regression"].format(
-        mean=", ".join(map(_double, head["target_mean"])),
-        scale=", ".join(map(_double, head["target_scale"])),
-        value="exp(scores[c])" if link == "exponential" else "scores[c]",
-        per_target=model.n_outputs // n_targets,
+def _head(head: PredictionHead, n_scores: int) -> str:
+    if head.target_mean is None or head.target_scale is None:
+        return text.CLASS_PROBABILITIES[head.link]
+    body = text.TARGETS.format(
+        mean=", ".join(map(_double, head.target_mean)),
+        scale=", ".join(map(_double, head.target_scale)),
+        value="exp(scores[c])" if head.link is Link.EXPONENTIAL else "scores[c]",
+        per_target=n_scores // head.n_targets,
     )
-    rank = head["quantile_rank"]
-    if len(rank) > 1:
-        body += text.SORT_QUANTILES.format(n_quantiles=len(rank), rank=", ".join(map(str, rank)))
+    ranks = head.quantile_ranks
+    if len(ranks) > 1:
+        body += text.SORT_QUANTILES.format(n_quantiles=len(ranks), rank=", ".join(map(str, ranks)))
     return body
 
 
 # Words of the header ------------------------------------------------------------------------------------------------
 
 
-def _column_comment(model: Model) -> str:
+def _column_comment(program: Program) -> str:
     words = {
         "datetime": "seconds since 1970-01-01 UTC",
         "boolean": "0 or 1",
         "category": "category code",
         "numeric": "number",
     }
-    columns = model.preprocessor.columns
-    return "\n".join(f" *   {j:4d}  {_comment(c.name)}: {words[c.kind]}" for j, c in enumerate(columns))
+    columns = enumerate(program.columns)
+    return "\n".join(f" *   {j:4d}  {_comment(c.name)}: {words[c.kind]}" for j, c in columns)
 
 
-def _output_comment(model: Model) -> str:
-    if model.head.classes is not None:
-        labels = [_comment(str(label)) for label in model.head.classes.tolist()]
+def _output_comment(head: PredictionHead) -> str:
+    if head.classes is not None:
+        labels = [_comment(str(label)) for label in head.classes.tolist()]
         return "\n".join(f" *   {c:4d}  probability of class {label}" for c, label in enumerate(labels))
-    kind = "quantiles of each target" if model.head.loss.name == "quantile" else "predicted value of each target"
+    kind = "quantiles of each target" if head.quantile_ranks else "predicted value of each target"
     return f" *   {kind}, in the order of the fit"

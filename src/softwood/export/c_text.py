@@ -1,5 +1,9 @@
 """The parts of an exported C file that are the same for every model, as templates for `softwood.export.c`."""
 
+from softwood.model.program import Link
+from softwood.tabular.base_columns import FARTHEST_SECONDS, CalendarUnit
+from softwood.tabular.features import FeatureKind
+
 HEADER = """\
 /* Prediction of a softwood model. Compile the source beside this header as C99, link with -lm. */
 #ifndef {guard}
@@ -50,7 +54,12 @@ PREAMBLE = """\
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define LARGEST_FEATURE {largest}
 enum {{ N_SCORES = {n_scores}, LANES = 8, BATCH = {batch} }};
+
+static inline float within(float value, float bound) {{
+    return value > bound ? bound : value < -bound ? -bound : value;
+}}
 """
 
 AS_FLOAT = """\
@@ -67,14 +76,15 @@ static int code_of(double cell, int n_levels, int missing) {
 }
 """
 
-_WHOLE_DAYS = """\
+_WHOLE_DAYS = f"""\
+    const double farthest = {FARTHEST_SECONDS!r};
     if (isnan(seconds)) return (float)seconds;
-    const long long whole = (long long)(seconds > 1e17 ? 1e17 : seconds < -1e17 ? -1e17 : seconds);
+    const long long whole = (long long)(seconds > farthest ? farthest : seconds < -farthest ? -farthest : seconds);
     const long long days = whole / 86400 - (whole % 86400 < 0);
 """
 
 CALENDAR = {
-    "month": f"""\
+    CalendarUnit.MONTH: f"""\
 /* Days of years that begin in March repeat every 146097 days, and months of 153 days every five. */
 static float month_of(double seconds) {{
 {_WHOLE_DAYS}    const long long day_of_era = ((days + 719468) % 146097 + 146097) % 146097;
@@ -84,13 +94,13 @@ static float month_of(double seconds) {{
     return (float)(from_march < 10 ? from_march + 3 : from_march - 9);
 }}
 """,
-    "weekday": f"""\
+    CalendarUnit.WEEKDAY: f"""\
 /* 0 is Monday; 1 January 1970 was a Thursday. */
 static float weekday_of(double seconds) {{
 {_WHOLE_DAYS}    return (float)(((days + 3) % 7 + 7) % 7);
 }}
 """,
-    "hour": f"""\
+    CalendarUnit.HOUR: f"""\
 static float hour_of(double seconds) {{
 {_WHOLE_DAYS}    return (float)((whole - days * 86400) / 3600);
 }}
@@ -106,35 +116,32 @@ FEATURE_LOOP = """\
 
 # What stands for $ in a feature: r is centred, and scaled unless the weights do that.
 FEATURE = """\
-        const float feature = r - mean_@[f];
-        const float held = feature > bound_@[f] ? bound_@[f] : feature < -bound_@[f] ? -bound_@[f] : feature;
+        const float held = within(r - mean_@[f], bound_@[f]);
 """
 SCALED_FEATURE = """\
-        const float feature = (r - mean_@[f]) * scale_@[f];
-        const float held = feature > 1e6f ? 1e6f : feature < -1e6f ? -1e6f : feature;
+        const float held = within((r - mean_@[f]) * scale_@[f], LARGEST_FEATURE);
 """
 
 FEATURES = {
-    "linear": """\
+    FeatureKind.LINEAR: """\
         const float r = v;
 $        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "soft_clip": """\
-        const float free = (v - start_@[f]) * rate_@[f];
-        const float z = free > 1e6f ? 1e6f : free < -1e6f ? -1e6f : free;
+    FeatureKind.SOFT_CLIP: """\
+        const float z = within((v - start_@[f]) * rate_@[f], LARGEST_FEATURE);
         const float r = z / sqrtf(1.0f + (z / 3.0f) * (z / 3.0f));
 $        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "ramp": """\
+    FeatureKind.RAMP: """\
         const float free = (v - start_@[f]) * rate_@[f];
         const float r = free > 1.0f ? 1.0f : free < 0.0f ? 0.0f : free;
 $        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "level": """\
+    FeatureKind.LEVEL: """\
         const float r = v == start_@[f] ? 1.0f : 0.0f;
 $        x[f] = isnan(v) ? 0.0f : held;
 """,
-    "missing": """\
+    FeatureKind.MISSING: """\
         const float r = isnan(v) ? 1.0f : 0.0f;
 $        x[f] = held;
 """,
@@ -330,24 +337,25 @@ int {name}_predict(const double row[{upper}_N_COLUMNS], double output[{upper}_N_
 }}
 """
 
-HEADS = {
-    "binary": """\
+CLASS_PROBABILITIES = {
+    Link.BINARY: """\
     output[1] = 1.0 / (1.0 + exp(-scores[0]));
     output[0] = 1.0 - output[1];
 """,
-    "softmax": """\
+    Link.SOFTMAX: """\
     double largest = scores[0], total = 0.0;
     for (int c = 1; c < N_SCORES; ++c) largest = scores[c] > largest ? scores[c] : largest;
     for (int c = 0; c < N_SCORES; ++c) total += output[c] = exp(scores[c] - largest);
     for (int c = 0; c < N_SCORES; ++c) output[c] /= total;
 """,
-    "regression": """\
+}
+
+TARGETS = """\
     static const double target_mean[] = {{{mean}}}, target_scale[] = {{{scale}}};
     for (int c = 0; c < N_SCORES; ++c) {{
         output[c] = {value} * target_scale[c / {per_target}] + target_mean[c / {per_target}];
     }}
-""",
-}
+"""
 
 SORT_QUANTILES = """\
     /* Quantiles learned one by one may cross. */

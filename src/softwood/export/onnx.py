@@ -1,4 +1,4 @@
-"""A fitted model in, an ONNX graph of standard operators out.
+"""A prediction program in, an ONNX graph of standard operators out.
 
 The graph takes the raw columns, batch of any size. A model of numbers only has one input, ``X`` [n, columns], double; a
 model with categories has one input [n, 1] for each column, by its name: double, or string for a category. NaN is a
@@ -16,11 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softwood.export import ExportError
-from softwood.model.model import Model
-from softwood.model.predictor import LINKS, base_columns, is_plain, native_head
-from softwood.model.program import FoldedMember, TreeGroup, fold_member, folded_encoding
-from softwood.tabular.columns import CALENDAR_PARTS
-from softwood.tabular.features import LARGEST_FEATURE, LEVEL, LINEAR, MISSING, RAMP, SOFT_CLIP, Encoding
+from softwood.model.program import FoldedMember, Link, PredictionHead, Program, TreeGroup
+from softwood.tabular.base_columns import (
+    FARTHEST_SECONDS,
+    BaseColumn,
+    CalendarPart,
+    CalendarUnit,
+    Code,
+    TargetMean,
+    Value,
+)
+from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -29,23 +35,22 @@ OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
 _LARGEST = np.float32(LARGEST_FEATURE)
 
 
-def onnx_graph(model: Model) -> ModelProto:
-    """The model as an ONNX graph; see the module's description of its inputs and outputs."""
+def onnx_graph(program: Program) -> ModelProto:
+    """The program as an ONNX graph; see the module's description of its inputs and outputs."""
     try:
         import onnx
         from onnx import helper
     except ImportError as error:
         raise ImportError("Export to ONNX needs the package onnx: pip install 'softwood[onnx]'.") from error
     graph = _Graph()
-    inputs, base = _base_matrix(graph, model)
-    encoded = {name: _inputs(graph, base, e) for name, e in model.preprocessor.encodings.items()}
-    folded = [fold_member(member, model.preprocessor.encodings[member.encoding]) for member in model.members]
-    total = graph.constant(np.sum([member.offset.astype(np.float64) for member in folded], axis=0))
-    for member, weights in zip(model.members, folded, strict=True):
-        for trees in weights.groups:
-            total = graph("Add", total, _scores(graph, encoded[member.encoding], weights, trees))
-    scores = graph("Div", total, graph.constant(np.float64(len(model.members))))
-    outputs = _head(graph, model, scores)
+    inputs, base = _base_matrix(graph, program)
+    encoded = {name: _inputs(graph, base, encoding) for name, encoding in program.encodings.items()}
+    total = graph.constant(program.offset)
+    for member in program.members:
+        for trees in member.groups:
+            total = graph("Add", total, _scores(graph, encoded[member.encoding], member, trees))
+    scores = graph("Div", total, graph.constant(np.float64(len(program.members))))
+    outputs = _head(graph, program.head, program.n_scores, scores)
     found = helper.make_graph(graph.nodes, "softwood", inputs, outputs, graph.constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
     proto = helper.make_model(found, opset_imports=opsets, ir_version=IR_VERSION, producer_name="softwood")
@@ -88,30 +93,31 @@ class _Graph:
 
         return self("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
-    def clip(self, x: str, low: np.float32, high: np.float32) -> str:
-        return self("Clip", x, self.constant(np.float32(low)), self.constant(np.float32(high)))
+    def clip(self, x: str, low: np.floating, high: np.floating) -> str:
+        return self("Clip", x, self.constant(low), self.constant(high))
 
 
 # From columns to the inputs of the trees ----------------------------------------------------------------------------
 
 
-def _base_matrix(graph: _Graph, model: Model) -> tuple[list[ValueInfoProto], str]:
+def _base_matrix(graph: _Graph, program: Program) -> tuple[list[ValueInfoProto], str]:
     """Inputs of the graph, and the base matrix [n, q] in float."""
     from onnx import TensorProto, helper
 
-    preprocessor = model.preprocessor
-    parts = base_columns(preprocessor)
-    if "category" not in preprocessor.kinds:
-        inputs = [helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", model.n_columns])]
-        if is_plain(parts):
+    n_columns = len(program.columns)
+    if not program.codes:
+        inputs = [helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", n_columns])]
+        if program.is_plain:
             return inputs, _as_float(graph, "X")
-        columns = graph.split("X", [1] * model.n_columns)
+        columns = graph.split("X", [1] * n_columns)
     else:
-        columns = _input_names(model.column_names)
-        kinds = [TensorProto.STRING if kind == "category" else TensorProto.DOUBLE for kind in preprocessor.kinds]
+        columns = _input_names(program.column_names)
+        kinds = [TensorProto.STRING if kind == "category" else TensorProto.DOUBLE for kind in program.kinds]
         inputs = [helper.make_tensor_value_info(c, kind, ["n", 1]) for c, kind in zip(columns, kinds, strict=True)]
-    codes = {j: _code(graph, columns[j], c.levels) for j, c in enumerate(preprocessor.columns) if c.levels is not None}
-    base = [_base_column(graph, columns[part["source"]], codes.get(part["source"], ""), part) for part in parts]
+    cells = columns.copy()
+    for j, code in program.codes.items():
+        cells[j] = _codes(graph, columns[j], code)
+    base = [_base_column(graph, cells[column.column], column) for column in program.base]
     return inputs, graph("Concat", *base, axis=1)
 
 
@@ -128,36 +134,35 @@ def _as_float(graph: _Graph, x: str) -> str:
     return graph.cast(graph("Where", graph("IsNaN", x), x, held), np.float32)
 
 
-def _code(graph: _Graph, labels: str, levels: tuple[str | None, ...]) -> str:
+def _codes(graph: _Graph, labels: str, code: Code) -> str:
     """Codes [n, 1] in float; -1 for an unknown label."""
-    known = [(level, code) for code, level in enumerate(levels) if level is not None]
-    if None in levels and "" not in levels:
-        known.append(("", levels.index(None)))
-    known = known or [("", -1)]  # the operator needs a key
+    known = [(level, i) for i, level in enumerate(code.levels) if level is not None]
+    if "" not in code.levels:
+        known.append(("", code.missing_code))
     return graph(
         "LabelEncoder",
         labels,
         domain="ai.onnx.ml",
         keys_strings=[level for level, _ in known],
-        values_floats=[float(code) for _, code in known],
+        values_floats=[float(i) for _, i in known],
         default_float=-1.0,
     )
 
 
-def _base_column(graph: _Graph, cell: str, code: str, part: dict[str, Any]) -> str:
-    kind = part["kind"]
-    if kind == 0:
-        shifted = graph("Sub", cell, graph.constant(np.float64(part["offset"])))
-        return _as_float(graph, graph("Div", shifted, graph.constant(np.float64(part["unit"]))))
-    if kind == 1:
-        return code
-    if kind == 5:  # the last mean is for the code -1, and an index of -1 is the last
-        means = graph.constant(np.array(part["means"], dtype=np.float32))
-        return graph("Gather", means, graph.cast(code, np.int64))
-    return _calendar_part(graph, cell, CALENDAR_PARTS[kind - 2])
+def _base_column(graph: _Graph, cell: str, column: BaseColumn) -> str:
+    """A base column [n, 1] of cells [n, 1]: numbers, or codes of categories."""
+    if isinstance(column, Value):
+        shifted = graph("Sub", cell, graph.constant(np.float64(column.offset)))
+        return _as_float(graph, graph("Div", shifted, graph.constant(np.float64(column.unit))))
+    if isinstance(column, CalendarPart):
+        return _calendar_part(graph, cell, column.unit)
+    if isinstance(column, TargetMean):  # the last mean is for the code -1, and an index of -1 is the last
+        means = graph.constant(np.ascontiguousarray(column.means))
+        return graph("Gather", means, graph.cast(cell, np.int64))
+    return cell
 
 
-def _calendar_part(graph: _Graph, seconds: str, part: str) -> str:
+def _calendar_part(graph: _Graph, seconds: str, unit: CalendarUnit) -> str:
     def number(value: int) -> str:
         return graph.constant(np.int64(value))
 
@@ -165,12 +170,13 @@ def _calendar_part(graph: _Graph, seconds: str, part: str) -> str:
         return graph("Div", x, number(divisor))
 
     is_missing = graph("IsNaN", seconds)
-    whole = graph.cast(graph("Where", is_missing, graph.constant(np.float64(0)), seconds), np.int64)
+    present = graph("Where", is_missing, graph.constant(np.float64(0)), seconds)
+    whole = graph.cast(graph.clip(present, np.float64(-FARTHEST_SECONDS), np.float64(FARTHEST_SECONDS)), np.int64)
     in_day = graph("Mod", whole, number(86_400))
     days = graph("Div", graph("Sub", whole, in_day), number(86_400))
-    if part == "hour":
+    if unit is CalendarUnit.HOUR:
         value = quotient(in_day, 3600)
-    elif part == "weekday":
+    elif unit is CalendarUnit.WEEKDAY:
         value = graph("Mod", graph("Add", days, number(3)), number(7))
     else:  # days of years that begin in March repeat every 146097 days, and months of 153 days every five
         era = graph("Mod", graph("Add", days, number(719_468)), number(146_097))
@@ -189,36 +195,36 @@ def _calendar_part(graph: _Graph, seconds: str, part: str) -> str:
 def _inputs(graph: _Graph, base: str, encoding: Encoding) -> str:
     """Inputs of the trees [n, p] in float; the kinds are those of `softwood.tabular.features`."""
     pieces = []
-    bound = folded_encoding(encoding).get("bound")
-    for kind in (LINEAR, SOFT_CLIP, RAMP, LEVEL, MISSING):
-        chosen = np.flatnonzero(encoding.kind == kind)
-        if not len(chosen):
-            continue
+    for kind, chosen in encoding.ranges().items():
         x = graph("Gather", base, graph.constant(encoding.source[chosen].astype(np.int64)), axis=1)
-        is_missing, r = graph("IsNaN", x), x
-        if kind in (SOFT_CLIP, RAMP):
-            shifted = graph("Sub", x, graph.constant(encoding.start[chosen]))
-            r = graph("Mul", shifted, graph.constant(encoding.rate[chosen]))
-        if kind == SOFT_CLIP:
-            z = graph.clip(r, -_LARGEST, _LARGEST)
-            third = graph("Div", z, graph.constant(np.float32(3)))
-            r = graph("Div", z, graph("Sqrt", graph("Add", graph.constant(np.float32(1)), graph("Mul", third, third))))
-        elif kind == RAMP:
-            r = graph.clip(r, np.float32(0), np.float32(1))
-        elif kind == LEVEL:
-            r = graph.cast(graph("Equal", x, graph.constant(encoding.start[chosen])), np.float32)
-        elif kind == MISSING:
-            r = graph.cast(is_missing, np.float32)
+        r = _feature_function(graph, kind, x, encoding.start[chosen], encoding.rate[chosen])
         feature = graph("Sub", r, graph.constant(encoding.mean[chosen]))
-        if bound is not None:
-            feature = graph("Max", graph("Min", feature, graph.constant(bound[chosen])), graph.constant(-bound[chosen]))
+        if encoding.bound is None:
+            feature = graph("Mul", feature, graph.constant(encoding.scale[chosen]))
+            feature = graph.clip(feature, -_LARGEST, _LARGEST)
         else:
-            scaled = graph("Mul", feature, graph.constant(encoding.scale[chosen]))
-            feature = graph.clip(scaled, -_LARGEST, _LARGEST)
-        if kind != MISSING:
-            feature = graph("Where", is_missing, graph.constant(np.float32(0)), feature)
+            bound = encoding.bound[chosen]
+            feature = graph("Max", graph("Min", feature, graph.constant(bound)), graph.constant(-bound))
+        if kind is not FeatureKind.MISSING:
+            feature = graph("Where", graph("IsNaN", x), graph.constant(np.float32(0)), feature)
         pieces.append(feature)
     return graph("Concat", *pieces, axis=1)
+
+
+def _feature_function(graph: _Graph, kind: FeatureKind, x: str, start: np.ndarray, rate: np.ndarray) -> str:
+    """r(x) of features of one kind."""
+    if kind is FeatureKind.LINEAR:
+        return x
+    if kind is FeatureKind.LEVEL:
+        return graph.cast(graph("Equal", x, graph.constant(start)), np.float32)
+    if kind is FeatureKind.MISSING:
+        return graph.cast(graph("IsNaN", x), np.float32)
+    z = graph("Mul", graph("Sub", x, graph.constant(start)), graph.constant(rate))
+    if kind is FeatureKind.RAMP:
+        return graph.clip(z, np.float32(0), np.float32(1))
+    z = graph.clip(z, -_LARGEST, _LARGEST)
+    third = graph("Div", z, graph.constant(np.float32(3)))
+    return graph("Div", z, graph("Sqrt", graph("Add", graph.constant(np.float32(1)), graph("Mul", third, third))))
 
 
 # Trees and head -----------------------------------------------------------------------------------------------------
@@ -267,34 +273,29 @@ def _minor(graph: _Graph, abs_t: str, activation: str, gamma: np.float32) -> str
     return graph("Mul", graph("Mul", square, s), inner)
 
 
-def _head(graph: _Graph, model: Model, scores: str) -> list[ValueInfoProto]:
+def _head(graph: _Graph, head: PredictionHead, n_scores: int, scores: str) -> list[ValueInfoProto]:
     from onnx import TensorProto, helper
 
-    head = native_head(model.head)
-    link = LINKS[head["link"]]
-    if link in ("binary", "softmax"):
-        if link == "binary":
+    if head.classes is not None:
+        if head.link is Link.BINARY:
             scores = graph("Concat", graph("Mul", scores, graph.constant(np.float64(0))), scores, axis=1)
         graph.cast(graph("Softmax", scores, axis=1), np.float32)
         graph.nodes[-1].output[0] = "probabilities"
-        n_classes = 2 if link == "binary" else model.n_outputs
-        return [
-            _label(graph, model),
-            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", n_classes]),
-        ]
-    values = graph("Exp", scores) if link == "exponential" else scores
-    n_targets = len(head["target_mean"])
-    per_target = model.n_outputs // n_targets
-    scale, mean = (np.repeat(head[key], per_target) for key in ("target_scale", "target_mean"))
+        probabilities = helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", len(head.classes)])
+        return [_label(graph, head.classes), probabilities]
+    assert head.target_scale is not None
+    assert head.target_mean is not None
+    values = graph("Exp", scores) if head.link is Link.EXPONENTIAL else scores
+    scale, mean = (np.repeat(each, n_scores // head.n_targets) for each in (head.target_scale, head.target_mean))
     values = graph("Add", graph("Mul", values, graph.constant(scale)), graph.constant(mean))
-    rank = head["quantile_rank"]
-    if len(rank) > 1:  # quantiles learned one by one may cross
-        shape = graph.constant(np.array([-1, n_targets, len(rank)], dtype=np.int64))
-        values = _sorted(graph, graph("Reshape", values, shape), len(rank))
-        values = graph("Gather", values, graph.constant(np.array(rank, dtype=np.int64)), axis=2)
-        values = graph("Reshape", values, graph.constant(np.array([-1, model.n_outputs], dtype=np.int64)))
+    ranks = head.quantile_ranks
+    if len(ranks) > 1:  # quantiles learned one by one may cross
+        shape = graph.constant(np.array([-1, head.n_targets, len(ranks)], dtype=np.int64))
+        values = _sorted(graph, graph("Reshape", values, shape), len(ranks))
+        values = graph("Gather", values, graph.constant(np.array(ranks, dtype=np.int64)), axis=2)
+        values = graph("Reshape", values, graph.constant(np.array([-1, n_scores], dtype=np.int64)))
     graph("Identity", values, output="values")
-    return [helper.make_tensor_value_info("values", TensorProto.DOUBLE, ["n", model.n_outputs])]
+    return [helper.make_tensor_value_info("values", TensorProto.DOUBLE, ["n", n_scores])]
 
 
 def _sorted(graph: _Graph, x: str, length: int) -> str:
@@ -306,11 +307,9 @@ def _sorted(graph: _Graph, x: str, length: int) -> str:
     return names[0]
 
 
-def _label(graph: _Graph, model: Model) -> ValueInfoProto:
+def _label(graph: _Graph, classes: np.ndarray) -> ValueInfoProto:
     from onnx import TensorProto, helper
 
-    classes = model.head.classes
-    assert classes is not None
     place = graph("ArgMax", "probabilities", axis=1, keepdims=0)
     if classes.dtype.kind in "iub":
         labels, kind = classes.astype(np.int64), TensorProto.INT64

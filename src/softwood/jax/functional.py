@@ -13,11 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.jax import operator
 from softwood.jax.operator import Settings
 
-MAX_DEPTH = 20
-ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
 IMPLEMENTATIONS = ("auto", "native", "dense")
 
 
@@ -28,7 +27,7 @@ def tree_ensemble(
     *,
     split_bias: jax.Array | None = None,
     activation: str = "smooth_step",
-    gamma: float = 1.0,
+    gamma: float | jax.Array = 1.0,
     sum_trees: bool = True,
     implementation: str = "auto",
     n_threads: int | None = None,
@@ -48,9 +47,10 @@ def tree_ensemble(
         Biases of the internal nodes.
     activation : {"smooth_step", "smoother_step", "logistic"}
         What turns a node's <w, x> + b into the probability of going left. The logistic reaches every leaf.
-    gamma : float
-        Width of the band in which a sample goes both ways; for the logistic its temperature. A number, not an array:
-        it is fixed when the function is traced.
+    gamma : float or array
+        Width of the band in which a sample goes both ways; for the logistic its temperature. A number is fixed when the
+        function is traced. A JAX array of one element may be traced, mapped and differentiated like the others; if its
+        value, which cannot be looked at then, is not positive, the output is NaN.
     sum_trees : bool
         Whether the outputs of the trees are added up.
     implementation : {"auto", "native", "dense"}
@@ -79,13 +79,18 @@ def tree_ensemble(
     if split_bias is not None:
         arrays.append(jnp.asarray(split_bias))
     _check_shapes(*(a.shape for a in arrays))
-    settings = _settings(activation, gamma, sum_trees, n_threads, implementation)
+    is_array = isinstance(gamma, jax.Array)
+    settings = _settings(activation, 1.0 if is_array else gamma, sum_trees, n_threads, implementation)
 
     result_dtype = jnp.result_type(*arrays, jnp.float16) if _has_integers(arrays) else jnp.result_type(*arrays)
     compute_dtype = jnp.promote_types(result_dtype, jnp.float32)
     rows, *weights = (a.astype(compute_dtype) for a in arrays)
     leading = rows.shape[:-1]
     rows = rows.reshape(math.prod(leading), rows.shape[-1])
+    if is_array:
+        # t / gamma = <w, x / gamma> + b / gamma: the kernels see a band of width 1, JAX differentiates the rest.
+        inverse = 1 / _checked_array(gamma).astype(compute_dtype)
+        rows, weights[2:] = rows * inverse, [bias * inverse for bias in weights[2:]]
     apply = operator.dense_forward if implementation == "dense" else operator.forward
     output = apply(rows, *weights, settings=settings)
     return output.reshape(leading + output.shape[1:]).astype(result_dtype)
@@ -146,16 +151,26 @@ def _settings(activation: str, gamma: float, sum_trees: bool, n_threads: int | N
         raise ValueError(
             f"implementation must be one of {', '.join(map(repr, IMPLEMENTATIONS))}; got {implementation!r}"
         )
-    if isinstance(gamma, jax.core.Tracer):
-        raise TypeError(
-            "gamma must be a number that is known when the function is traced; got a traced array: close over it or "
-            "mark it as static (jax.jit's static_argnames). To learn it, scale split_weight instead."
-        )
     if not 0.0 < float(gamma) < math.inf:
         raise ValueError(f"gamma must be a positive number, the width of the soft band; got {gamma}")
     if n_threads is not None and index(n_threads) < 1:
         raise ValueError(f"n_threads must be 1 or more, or None; got {n_threads}")
     return Settings(activation, float(gamma), bool(sum_trees), n_threads or 0, implementation == "native")
+
+
+def _checked_array(gamma: Any) -> jax.Array:
+    """Return gamma without dimensions; NaN if it is not positive and there is nobody to tell."""
+    if gamma.size != 1:
+        raise ValueError(
+            f"gamma must be a number or an array of one element, for all trees; got shape {gamma.shape}: to give trees "
+            "bands of their own, scale their split_weight and split_bias"
+        )
+    gamma = gamma.reshape(())
+    if isinstance(gamma, jax.core.Tracer):
+        return jnp.where(gamma > 0, gamma, jnp.nan)
+    if not 0.0 < float(gamma) < math.inf:
+        raise ValueError(f"gamma must be a positive number, the width of the soft band; got {gamma}")
+    return gamma
 
 
 def _check_shapes(x: tuple, split_weight: tuple, leaf_weight: tuple, split_bias: tuple | None = None) -> None:

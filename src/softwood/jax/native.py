@@ -16,12 +16,12 @@ import jax
 import numpy as np
 
 from softwood import ops
+from softwood.arguments import ACTIVATIONS
 
 if TYPE_CHECKING:
     from softwood.jax.operator import Settings
 
 _GRADIENT_NAMES = ("x", "split_weight", "leaf_weight", "split_bias")
-_ACTIVATION_CODES = {"smooth_step": 0, "smoother_step": 1, "logistic": 2}
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def backward(
 
 def _attributes(settings: Settings, wanted: tuple[bool, ...] = ()) -> dict[str, Any]:
     return {
-        "activation": np.int32(_ACTIVATION_CODES[settings.activation]),
+        "activation": np.int32(ACTIVATIONS[settings.activation]),
         "gamma": np.float64(settings.gamma),
         "n_threads": np.int32(settings.n_threads),
         "sum_trees": np.int32(settings.sum_trees),

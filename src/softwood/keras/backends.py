@@ -37,13 +37,12 @@ def tree_ensemble(
     split_bias: Any = None,
     *,
     activation: str,
-    gamma: float,
     sum_trees: bool,
     implementation: str,
     layer_name: str,
 ) -> Any:
-    """Return the output of the ensemble by the implementation asked for, or by the one that suits the call."""
-    options: dict[str, Any] = {"activation": activation, "gamma": gamma, "sum_trees": sum_trees}
+    """Return the output of an ensemble with a soft band of width 1, by the implementation asked for or what suits."""
+    options: dict[str, Any] = {"activation": activation, "sum_trees": sum_trees}
     arguments = [x, split_weight, leaf_weight] + ([] if split_bias is None else [split_bias])
     backend = keras.backend.backend()
     if implementation == "dense" or (implementation == "auto" and _is_being_exported(backend)):

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.keras import backends
-
-MAX_DEPTH = 20
-ACTIVATIONS = ("smooth_step", "smoother_step", "logistic")
 
 
 @keras.saving.register_keras_serializable(package="softwood")
@@ -29,7 +28,8 @@ class TreeEnsemble(keras.layers.Layer):
         Number of trees, m, and of levels of splits in each, d, from 1 to 20.
     gamma : float
         Width of the soft band; for "logistic" its temperature. A wide band learns more smoothly, a narrow one reaches
-        fewer leaves.
+        fewer leaves. It is kept as a weight that is not trained: the attribute may be set at any time, also between the
+        steps of ``fit`` (`softwood.keras.GammaSchedule` does that), and is saved and loaded with the weights.
     activation : {"smooth_step", "smoother_step", "logistic"}
         What turns a split's <w, x> + b into the probability of going left. The logistic reaches every leaf.
     use_bias : bool
@@ -50,7 +50,8 @@ class TreeEnsemble(keras.layers.Layer):
         float32 and the output is rounded: a soft band is narrow.
 
     **Shape**: input [..., p]; output [..., k], or [..., m, k] with ``sum_trees=False``. The weights are
-    ``split_weight`` [m, 2^d - 1, p], ``leaf_weight`` [m, 2^d, k] and ``split_bias`` [m, 2^d - 1].
+    ``split_weight`` [m, 2^d - 1, p], ``leaf_weight`` [m, 2^d, k], ``split_bias`` [m, 2^d - 1] with `use_bias`, and last
+    gamma [].
 
     Examples
     --------
@@ -84,8 +85,9 @@ class TreeEnsemble(keras.layers.Layer):
         self.units = self._positive_integer("units", units)
         self.n_trees = self._positive_integer("n_trees", n_trees)
         self.depth = self._positive_integer("depth", depth, at_most=MAX_DEPTH)
-        self.gamma = self._positive_number("gamma", gamma)
-        self.activation = self._one_of("activation", activation, ACTIVATIONS)
+        self._gamma = self._positive_number("gamma", gamma)
+        self._gamma_weight: Any = None
+        self.activation = self._one_of("activation", activation, tuple(ACTIVATIONS))
         self.implementation = self._one_of("implementation", implementation, backends.IMPLEMENTATIONS)
         self.use_bias = bool(use_bias)
         self.sum_trees = bool(sum_trees)
@@ -125,21 +127,48 @@ class TreeEnsemble(keras.layers.Layer):
         self.split_bias = None
         if self.use_bias:
             self.split_bias = self._add_weight("split_bias", (self.n_trees, n_leaves - 1), "zeros")
+        self._gamma_weight = self._add_weight(
+            "gamma", (), keras.initializers.Constant(self._gamma), dtype=self._dtype_of_trees(), trainable=False
+        )
         self.input_spec = keras.InputSpec(min_ndim=2, axes={-1: n_features})
         self.built = True
 
+    @property
+    def gamma(self) -> float:
+        """The width of the soft band; what is set here holds from the next call on, in compiled functions, too."""
+        if self._gamma_weight is not None:
+            value = keras.ops.convert_to_numpy(self._gamma_weight)
+            if value != value.dtype.type(self._gamma):  # loaded with other weights; otherwise the digits as given
+                self._gamma = float(str(value))
+        return self._gamma
+
+    @gamma.setter
+    def gamma(self, value: Any) -> None:
+        self._gamma = self._positive_number("gamma", value)
+        if self._gamma_weight is not None:
+            self._gamma_weight.assign(self._gamma)
+
     def call(self, inputs: Any) -> Any:
         """Return the output of the trees."""
-        dtype = "float64" if self.compute_dtype == "float64" else "float32"
+        dtype = self._dtype_of_trees()
         # TensorFlow and exporters leave the batch size open, which reshape can infer.
         leading = tuple(-1 if size is None else size for size in inputs.shape[:-1])
         x = keras.ops.reshape(keras.ops.cast(inputs, dtype), (-1, inputs.shape[-1]))
-        weights = [self.split_weight, self.leaf_weight] + ([self.split_bias] if self.use_bias else [])
+        split_weight, leaf_weight = (
+            keras.ops.cast(keras.ops.convert_to_tensor(weight), dtype)
+            for weight in (self.split_weight, self.leaf_weight)
+        )
+        # A band of width 1, in units of gamma: the kernels take gamma as a number, which compiled functions would keep.
+        inverse = 1.0 / keras.ops.convert_to_tensor(self._gamma_weight)
+        biases = (
+            [keras.ops.cast(keras.ops.convert_to_tensor(self.split_bias), dtype) * inverse] if self.use_bias else []
+        )
         output = backends.tree_ensemble(
-            x,
-            *(keras.ops.cast(keras.ops.convert_to_tensor(weight), dtype) for weight in weights),
+            x * inverse,
+            split_weight,
+            leaf_weight,
+            *biases,
             activation=self.activation,
-            gamma=self.gamma,
             sum_trees=self.sum_trees,
             implementation=self.implementation,
             layer_name=self.name,
@@ -194,6 +223,37 @@ class TreeEnsemble(keras.layers.Layer):
     def _output_shape(self, input_shape: tuple) -> tuple:
         trees = () if self.sum_trees else (self.n_trees,)
         return (*input_shape[:-1], *trees, self.units)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save weights, gamma among them, and the number of the activation, without which they mean something else."""
+        super().save_own_variables(store)
+        store["activation"] = np.array(ACTIVATIONS[self.activation])
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load weights and gamma; files without gamma leave it as it is, others are refused."""
+        if not self.built:
+            super().load_own_variables(store)  # raises what Keras has to say about this
+        keys = set(store.keys())
+        names = {code: name for name, code in ACTIVATIONS.items()}
+        saved = names[int(np.asarray(store["activation"]))] if "activation" in keys else self.activation
+        if saved != self.activation:
+            raise ValueError(
+                f"Layer '{self.name}' has activation='{self.activation}', and the saved weights were trained with "
+                f"'{saved}'. Make the layer with activation='{saved}'."
+            )
+        own = [self.split_weight, self.leaf_weight] + ([self.split_bias] if self.use_bias else [])
+        own += [self._gamma_weight] if "activation" in keys else []
+        n_saved = len(keys - {"activation"})
+        if n_saved != len(own):
+            raise ValueError(
+                f"Layer '{self.name}' has {len(own)} weights ({', '.join(weight.name for weight in own)}), and "
+                f"{n_saved} were saved. Make the layer with use_bias={not self.use_bias}."
+            )
+        for i, weight in enumerate(own):
+            weight.assign(store[str(i)])
+
+    def _dtype_of_trees(self) -> str:
+        return "float64" if self.compute_dtype == "float64" else "float32"
 
     def _add_weight(self, name: str, shape: tuple[int, ...], initializer: Any, **kwargs: Any) -> Any:
         # Weights are not cast to 16 bits on access; see `call`.

@@ -4,5 +4,6 @@ from softwood.model.container import ModelFileError
 from softwood.model.model import Model
 from softwood.model.parts import BatchNorm, Head, ModelMember, Trees
 from softwood.model.predictor import Predictor
+from softwood.model.program import Program
 
-__all__ = ["BatchNorm", "Head", "Model", "ModelFileError", "ModelMember", "Predictor", "Trees"]
+__all__ = ["BatchNorm", "Head", "Model", "ModelFileError", "ModelMember", "Predictor", "Program", "Trees"]

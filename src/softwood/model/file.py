@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.model.container import ModelFileError, read_container, write_container
 from softwood.model.model import Model
 from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember, Trees
-from softwood.tabular.columns import CALENDAR_PARTS, Preprocessor
-from softwood.tabular.features import ENCODING_NAMES, FEATURE_KINDS
+from softwood.tabular.base_columns import CalendarUnit
+from softwood.tabular.columns import Preprocessor
+from softwood.tabular.features import ENCODING_NAMES, LOOKUP, FeatureKind
 from softwood.tabular.table import KINDS
 from softwood.training.losses import LOSS_NAMES, Loss
 
@@ -92,7 +94,7 @@ def _head_from_plain(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> Hea
         values = data["classes"]["values"]
         if dtype.kind not in "biufUO" or any(not isinstance(v, (str, int, float, bool)) for v in values):
             raise ModelFileError("class labels must be strings, numbers or booleans.")
-        if dtype.kind == "U" and dtype.itemsize > 4 * max(map(len, values), default=1):
+        if dtype.kind == "U" and not 0 <= dtype.itemsize <= 4 * max(map(len, values), default=1):
             raise ModelFileError(f"class labels of dtype {dtype.str} are shorter than that.")
         classes = np.array(values, dtype=dtype)
     mean, scale = arrays.get("head.target_mean"), arrays.get("head.target_scale")
@@ -183,11 +185,11 @@ def _check_preprocessor(preprocessor: Preprocessor) -> None:
         _require(column.kind in KINDS, f"unknown kind of column {column.kind!r}.")
         _require((column.levels is not None) == (column.kind == "category"), "a category has no levels.")
         _require(all(level is None or isinstance(level, str) for level in column.levels or ()), "a level is no string.")
-        _require(set(column.calendar) <= set(CALENDAR_PARTS), "unknown part of the calendar.")
+        _require(set(column.calendar) <= {unit.value for unit in CalendarUnit}, "unknown part of the calendar.")
         _require(bool(np.isfinite([column.offset, column.unit]).all()) and column.unit > 0, "a unit is not positive.")
     n_base = len(preprocessor.base_columns())
     for name, encoding in preprocessor.encodings.items():
-        _require(name in ENCODING_NAMES, f"unknown encoding {name!r}.")
+        _require(name in (*ENCODING_NAMES, LOOKUP), f"unknown encoding {name!r}.")
         arrays = encoding.arrays()
         _require(
             all(a.shape == (encoding.n_features,) for a in arrays.values()), "an encoding's arrays differ in length."
@@ -197,7 +199,7 @@ def _check_preprocessor(preprocessor: Preprocessor) -> None:
         _require(encoding.n_features > 0, "an encoding has no features.")
         inside = encoding.source.min() >= 0 and encoding.source.max() < n_base
         _require(bool(inside), "an encoding reads a column that does not exist.")
-        _require(int(encoding.kind.max()) < len(FEATURE_KINDS), "an encoding has an unknown kind of feature.")
+        _require(int(encoding.kind.max()) < len(FeatureKind), "an encoding has an unknown kind of feature.")
         _require(bool(np.all(np.diff(encoding.kind.astype(int)) >= 0)), "an encoding's features are out of order.")
         _require(all(np.isfinite(a).all() for a in arrays.values()), "an encoding holds numbers that are not finite.")
 
@@ -208,7 +210,9 @@ def _check_member(model: Model, i: int, member: ModelMember) -> None:
     p = model.preprocessor.encodings[member.encoding].n_features
     m, n_leaves, k = trees.leaf_weight.shape
     depth = n_leaves.bit_length() - 1
-    _require(m > 0 and k > 0 and 1 <= depth <= 20 and n_leaves == 1 << depth, f"member {i} has no perfect trees.")
+    _require(
+        m > 0 and k > 0 and 1 <= depth <= MAX_DEPTH and n_leaves == 1 << depth, f"member {i} has no perfect trees."
+    )
     shapes: dict[str, tuple[int, ...]] = {
         "split_weight": (m, n_leaves - 1, p),
         "split_bias": (m, n_leaves - 1),
@@ -228,7 +232,7 @@ def _check_member(model: Model, i: int, member: ModelMember) -> None:
             _require(array is not None and array.shape == (p,), f"batch norm of member {i} has a wrong shape.")
     dtypes = {a.dtype for a in (trees.split_weight, trees.leaf_weight, trees.split_bias) if a is not None}
     _require(dtypes <= {np.dtype(np.float32)} or dtypes <= {np.dtype(np.float64)}, f"member {i} has a wrong type.")
-    _require(trees.activation in ("smooth_step", "smoother_step", "logistic"), f"member {i} has an unknown activation.")
+    _require(trees.activation in ACTIVATIONS, f"member {i} has an unknown activation.")
     _require(np.isfinite(trees.gamma) and trees.gamma > 0, f"gamma of member {i} must be positive.")
 
 

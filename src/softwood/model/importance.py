@@ -33,12 +33,11 @@ _MAX_FLOATS = 1 << 24
 def column_importances(model: Model, base: NDArray[np.float32]) -> NDArray[np.float64]:
     """Importance of each column of the table [n_columns], from some rows of the base matrix [n, q]."""
     total = np.zeros(model.n_columns)
-    column_of = np.array([j for j, _ in model.preprocessor.base_columns()])
     for member, (split_weight, split_bias, leaf_weight) in zip(model.members, model.folded, strict=True):
-        encoding = model.preprocessor.encodings[member.encoding]
-        x = encoding.transform(base)
+        x = model.preprocessor.encodings[member.encoding].transform(base)
         stakes = split_stakes(x, split_weight, split_bias, leaf_weight, member.trees.activation, member.trees.gamma)
-        total += shared_stakes(stakes, x, split_weight, column_of[encoding.source], model.n_columns)
+        column_of_input = model.program.column_of_feature(member.encoding)
+        total += shared_stakes(stakes, x, split_weight, column_of_input, model.n_columns)
     return total / total.sum() if total.sum() > 0 else total
 
 

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.importance import column_importances
+from softwood.model.lowering import lower
 from softwood.model.parts import Head, ModelMember
 from softwood.model.predictor import Predictor
+from softwood.model.program import Program
 from softwood.tabular.columns import Preprocessor
 from softwood.tabular.table import read_table
 
@@ -84,11 +86,16 @@ class Model:
 
     def __getstate__(self) -> dict[str, Any]:
         _ = self.importances
-        return {key: value for key, value in self.__dict__.items() if key not in ("folded", "_predictor")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("folded", "program", "_predictor")}
+
+    @cached_property
+    def program(self) -> Program:
+        """What prediction computes, as plain data; see `softwood.model.program`. Made once, when first asked for."""
+        return lower(self)
 
     @cached_property
     def _predictor(self) -> Predictor:
-        return Predictor(self.preprocessor, self.members, self.head)
+        return Predictor(self.program)
 
     def predictor(self) -> Predictor:
         """The model compiled for prediction: immutable, thread-safe, picklable. Made once, at the first call."""
@@ -103,9 +110,13 @@ class Model:
         """Raw scores [n, k]: the mean over members of offset plus sum of trees."""
         return self._predictor.raw_scores(X, n_threads=n_threads)
 
-    def predict(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
-        """Predictions of a table; see `Head.predictions`."""
+    def predict(self, X: Any, *, n_threads: int | None = None) -> Any:
+        """Class labels or values of a table or of one row; see `Predictor.predict`."""
         return self._predictor.predict(X, n_threads=n_threads)
+
+    def predict_proba(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
+        """Class probabilities of a table [n, classes] or of one row [classes]."""
+        return self._predictor.predict_proba(X, n_threads=n_threads)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file; a kill at any moment leaves the old file or the new one, whole."""
@@ -119,3 +130,16 @@ class Model:
         from softwood.model.file import read_model
 
         return read_model(path)
+
+
+def model_of(source: Any) -> Model:
+    """The model of a fitted estimator; a model is returned as it is."""
+    model = getattr(source, "model_", source)
+    if isinstance(model, Model):
+        return model
+    name = type(source).__name__
+    if hasattr(source, "fit"):
+        raise ValueError(f"A fitted model is needed; this {name} is not fitted yet. Call fit first.")
+    raise TypeError(
+        f"A fitted softwood estimator or Model is needed; got {name}. Fit one, or read a file with softwood.load."
+    )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.arguments import FloatArray
+from softwood.model.program import Link, PredictionHead
 
 if TYPE_CHECKING:
     from softwood.training.losses import Loss
@@ -65,13 +66,13 @@ class Trees:
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """How raw scores become predictions.
+    """What the scores were trained for; `lowered` says how they become predictions.
 
     Attributes
     ----------
     task : {"binary", "multiclass", "regression"}
     loss : Loss
-        The loss that the scores were trained for; its `predictions` is the inverse link.
+        The loss that the scores were trained for; it knows the link.
     classes : ndarray, optional
         Class labels in the order of the outputs (binary: the score is for the second).
     target_mean, target_scale : ndarray [t], optional
@@ -85,20 +86,16 @@ class Head:
     target_scale: NDArray[np.float64] | None = None
 
     def predictions(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Class probabilities [n, classes], or predicted values [n] or [n, t], or quantiles [n, q] or [n, t, q]."""
-        values = np.asarray(self.loss.predictions(scores), dtype=np.float64)
-        if self.task == "binary":
-            return np.column_stack([1 - values[:, 0], values[:, 0]])
-        if self.task == "multiclass":
-            return values
-        assert self.target_mean is not None
-        assert self.target_scale is not None
-        values = values.reshape(len(values), len(self.target_mean), -1)
-        values = values * self.target_scale[:, None] + self.target_mean[:, None]
-        if self.loss.name == "quantile":  # quantiles learned one by one may cross
-            rank = np.argsort(np.argsort(self.loss.quantiles))
-            values = np.sort(values, axis=2)[:, :, rank]
-        return values.reshape([len(values), *(size for size in values.shape[1:] if size > 1)])
+        """What `PredictionHead.predictions` gives for raw scores [n, k]."""
+        return self.lowered().predictions(scores)
+
+    def lowered(self) -> PredictionHead:
+        """The head as the prediction program has it, without the loss."""
+        link = {"binary": Link.BINARY, "multiclass": Link.SOFTMAX}.get(self.task, self.loss.link)
+        ranks: list[int] = []
+        if self.loss.name == "quantile":
+            ranks = np.argsort(np.argsort(self.loss.quantiles)).tolist()
+        return PredictionHead(link, self.classes, self.target_mean, self.target_scale, tuple(ranks))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,31 +1,24 @@
-"""A fitted model in, a compiled predictor out: rows of a table to predictions without the rest of the library.
+"""A prediction program in, a compiled predictor out: rows of a table to predictions without the rest of the library.
 
 The work of a row (columns to base row, encodings, trees, head) is done by the compiled core, which holds the weights in
-the order in which it reads them, as `softwood.model.program` leaves them. Labels and dates are turned into numbers by
-`softwood.tabular.table`.
+the order in which it reads them. Labels and dates are turned into numbers by `softwood.tabular.table`. Only this module
+knows the form in which the core takes a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from softwood import _core
 from softwood.arguments import check_activation, check_n_threads
-from softwood.model.program import FoldedMember, fold_member, folded_encoding
+from softwood.model.program import FoldedMember, Link, PredictionHead, Program
 from softwood.ops import get_num_threads
-from softwood.tabular.columns import CALENDAR_PARTS, Preprocessor
+from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
 from softwood.tabular.table import infinity_error, read_table
 
-if TYPE_CHECKING:
-    from softwood.model.parts import Head, ModelMember
-
-LINKS = ("identity", "exponential", "binary", "softmax")
-_BASE_KINDS = ("value", "code", *CALENDAR_PARTS, "target")
 # Rows that are read at once where a table is not a matrix of numbers.
 _BLOCK_ROWS = 16_384
 
@@ -37,12 +30,14 @@ class Predictor:
     whatever the rows beside it, the number of threads and the machine's instruction set (but for
     `activation="logistic"`, whose exponentials may be rounded differently there).
 
+    `predict`, `predict_proba` and `raw_scores` take a table [n, p] of any kind that `fit` takes, or one row [p] as a
+    one-dimensional array or a list. One row gives what a table of one row gives, without the first axis. An array of
+    floats is the fastest row in a model without categories; `predict_row` is as fast with categories.
+
     Parameters
     ----------
-    preprocessor : Preprocessor
-    members : sequence of ModelMember
-    head : Head
-        The parts of a `softwood.model.Model`; `Model.predictor` and the estimators' `predictor` hand them over.
+    program : Program
+        As `Model.program` has it; `Model.predictor` and the estimators' `predictor` make the predictor of a model.
 
     Examples
     --------
@@ -51,118 +46,153 @@ class Predictor:
     >>> X, y = load_breast_cancer(return_X_y=True)
     >>> classifier = softwood.TreeEnsembleClassifier(n_members=1, max_epochs=5, random_state=0).fit(X, y)
     >>> predictor = classifier.predictor()
-    >>> predictor.predict(X[0]).shape, predictor.predict(X).shape
-    ((2,), (569, 2))
-    >>> bool(np.all(predictor.predict(X[0]) == classifier.predict_proba(X)[0]))
+    >>> predictor.predict(X).shape, predictor.predict_proba(X).shape
+    ((569,), (569, 2))
+    >>> int(predictor.predict(X[0])), predictor.predict_proba(X[0]).shape
+    (0, (2,))
+    >>> bool(np.all(predictor.predict_proba(X[0]) == classifier.predict_proba(X)[0]))
     True
     """
 
-    __slots__ = ("_has_labels", "_n_columns", "_n_predictions", "_native", "_parts", "_shape")
+    __slots__ = ("_has_labels", "_has_plain_rows", "_n_columns", "_n_outputs", "_native", "_shape", "program")
 
-    def __init__(self, preprocessor: Preprocessor, members: Sequence[ModelMember], head: Head) -> None:
-        if callable(head.loss.name):  # prediction needs its link only, the identity
-            head = replace(head, loss=replace(head.loss, name="squared_error"))
-        self._parts = (preprocessor, tuple(members), head)
-        names = list(preprocessor.encodings)
-        n_outputs = members[0].trees.leaf_weight.shape[2]
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        names = list(program.encodings)
         self._native = _core.Predictor(
-            len(preprocessor.columns),
-            n_outputs,
-            base_columns(preprocessor),
-            [folded_encoding(encoding) for encoding in preprocessor.encodings.values()],
-            [
-                _native_member(
-                    fold_member(member, preprocessor.encodings[member.encoding]), names.index(member.encoding)
-                )
-                for member in members
-            ],
-            native_head(head),
+            len(program.columns),
+            program.n_scores,
+            [_native_base_column(column) for column in program.base],
+            [encoding.arrays() for encoding in program.encodings.values()],
+            [_native_member(member, names.index(member.encoding)) for member in program.members],
+            _native_head(program.head),
         )
-        self._n_columns = len(preprocessor.columns)
-        self._has_labels = "category" in preprocessor.kinds
-        self._n_predictions = 2 if head.task == "binary" else n_outputs
-        self._shape: tuple[int, ...] | None = None  # of a regression's row: targets and quantiles, where several
-        if head.target_mean is not None:
-            n_targets = len(head.target_mean)
-            self._shape = tuple(size for size in (n_targets, n_outputs // n_targets) if size > 1)
+        self._n_columns = len(program.columns)
+        self._has_labels = "category" in program.kinds
+        self._has_plain_rows = not self._has_labels and program.head.classes is not None
+        self._n_outputs = program.n_outputs
+        self._shape = program.head.shape(program.n_scores)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._parts
+        return type(self), (self.program,)
 
     def __repr__(self) -> str:
-        return f"Predictor({self._n_columns} columns, {self._n_predictions} outputs, {self.n_bytes} bytes of weights)"
+        return f"Predictor({self._n_columns} columns, {self._n_outputs} outputs, {self.n_bytes} bytes of weights)"
 
     @property
     def n_bytes(self) -> int:
         """Memory of the weights as they are laid out."""
         return self._native.n_bytes
 
-    def predict(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
-        """Class probabilities or predicted values.
+    def predict(self, X: Any, *, n_threads: int | None = None) -> Any:
+        """Class labels, or predicted values.
 
         Parameters
         ----------
-        X : ndarray [p], or table [n, p] of any kind that `fit` takes
-            A one-dimensional array is one row. A NumPy row of floats of a model without categories is the fastest.
+        X : table [n, p], or one row [p]
         n_threads : int, optional
             Threads at most; a single row is always done by the calling thread.
 
         Returns
         -------
         ndarray
-            [outputs] for one row; for a table as the estimator: [n, classes], or [n], [n, targets], ...
+            [n] for a table; for several targets or quantiles [n, t], [n, q] or [n, t, q]. One row: without the first
+            axis.
         """
-        if isinstance(X, np.ndarray) and X.ndim == 1:
-            return self.predict_row(X) if not self._has_labels else self._predict_table(X[None], n_threads)[0]
-        values = self._predict_table(X, n_threads)
-        return values if self._shape is None else values.reshape(len(values), *self._shape)
+        if self.program.head.classes is None:
+            return self._outputs(X, n_threads)
+        row = _one_row(X)
+        labels = self.program.head.labels(self._run(X if row is None else row[None], n_threads, raw_scores=True))
+        return labels if row is None else labels[0]
 
     __call__ = predict
 
+    def predict_proba(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
+        """Class probabilities [n, classes] of a table, or [classes] of one row.
+
+        Parameters
+        ----------
+        X, n_threads
+            As in `predict`.
+        """
+        if self._has_plain_rows and isinstance(X, np.ndarray) and X.ndim == 1:  # the usual row of a server
+            return self.predict_row(X)
+        if self.program.head.classes is None:
+            raise ValueError("predict_proba needs a classifier; this model is a regression: call predict.")
+        return self._outputs(X, n_threads)
+
     def predict_row(self, row: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Predictions [outputs] for one row of numbers [p].
+        """Class probabilities [classes] or values [outputs] of one row of numbers [p]: the fastest call for one row.
 
         Dates are seconds since 1970 (UTC), categories the codes that `category_code` gives (-1: none of the known), and
-        NaN is a missing cell.
+        NaN is a missing cell. Values of several targets and quantiles stand target by target.
         """
-        output = np.empty(self._n_predictions)
+        output = np.empty(self._n_outputs)
         if row.shape != (self._n_columns,):
             raise ValueError(f"X must have {self._n_columns} columns, as at fit; got a row of shape {row.shape}.")
         if row.dtype.char not in "fd" or not row.flags.c_contiguous:
-            row = np.ascontiguousarray(row, dtype=np.float64)
+            row = self._as_numbers(row)
         infinite_column = self._native.predict_row(row, output)
         if infinite_column >= 0:
-            raise infinity_error(self._parts[0].columns[infinite_column].name)
+            raise infinity_error(self.program.columns[infinite_column].name)
         return output
 
     def raw_scores(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
-        """Raw scores [n, k] of a table: the mean over members of offset plus sum of trees."""
-        return self._predict_table(X, n_threads, raw_scores=True)
+        """Raw scores [n, k] of a table, or [k] of one row: the mean over members of offset plus sum of trees."""
+        row = _one_row(X)
+        scores = self._run(X if row is None else row[None], n_threads, raw_scores=True)
+        return scores if row is None else scores[0]
 
     def category_code(self, column: int | str, label: str | None) -> int:
         """Code of a category for `predict_row`; `column` is a number or a name, None a missing cell."""
-        columns = self._parts[0].columns
-        number = column if isinstance(column, int) else [c.name for c in columns].index(column)
-        levels = columns[number].levels
-        if levels is None:
-            raise ValueError(f"Column {columns[number].name!r} holds no categories; give its number itself.")
-        return levels.index(label) if label in levels else -1
+        number = column if isinstance(column, int) else self.program.column_names.index(column)
+        code = self.program.codes.get(number)
+        if code is None:
+            name = self.program.columns[number].name
+            raise ValueError(f"Column {name!r} holds no categories; give its number itself.")
+        return code.levels.index(label) if label in code.levels else -1
 
-    def _predict_table(self, X: Any, n_threads: int | None, raw_scores: bool = False) -> NDArray[np.float64]:
-        preprocessor, members, _ = self._parts
+    def _outputs(self, X: Any, n_threads: int | None) -> Any:
+        """What the head makes of the scores, for a table or one row."""
+        row = _one_row(X)
+        if row is None:
+            return self._run(X, n_threads).reshape(-1, *self._shape)
+        values = self._run(row[None], n_threads)[0] if self._has_labels else self.predict_row(row)
+        return values.reshape(self._shape)[()]
+
+    def _as_numbers(self, row: np.ndarray) -> NDArray[np.float64]:
+        """One row as contiguous float64; dates and other objects are read as those of a table are."""
+        if row.dtype.kind in "fiub":
+            return np.ascontiguousarray(row, dtype=np.float64)
+        table = read_table(row[None], kinds=self.program.kinds)
+        return np.array([table.numbers(j)[0] for j in range(table.n_columns)], dtype=np.float64)
+
+    def _run(self, X: Any, n_threads: int | None, *, raw_scores: bool = False) -> NDArray[np.float64]:
+        """Outputs [n, n_outputs] or raw scores [n, k] of a table."""
+        program = self.program
         threads = check_n_threads(n_threads) or get_num_threads()
-        table = read_table(X, kinds=preprocessor.kinds)
-        width = members[0].trees.leaf_weight.shape[2] if raw_scores else self._n_predictions
-        output = np.empty((table.n_rows, width))
+        table = read_table(X, kinds=program.kinds)
+        output = np.empty((table.n_rows, program.n_scores if raw_scores else self._n_outputs))
         if not self._has_labels and _is_float_matrix(table.matrix):
             infinite_column = self._native.predict(table.matrix, raw_scores, output, threads)
             if infinite_column >= 0:
-                raise infinity_error(preprocessor.columns[infinite_column].name)
+                raise infinity_error(program.columns[infinite_column].name)
             return output
         for first in range(0, table.n_rows, _BLOCK_ROWS):
-            base = preprocessor.read(table.rows(first, first + _BLOCK_ROWS))
+            base = read_base(table.rows(first, first + _BLOCK_ROWS), program.base, program.column_names)
             self._native.predict_base(base, raw_scores, output[first : first + _BLOCK_ROWS], threads)
         return output
+
+
+def _one_row(X: Any) -> np.ndarray | None:
+    """The one row that X is, as a one-dimensional array; None if X is a table."""
+    if isinstance(X, np.ndarray):
+        return X if X.ndim == 1 else None
+    if isinstance(X, (list, tuple)) and len(X) and np.ndim(X[0]) == 0:
+        row = np.empty(len(X), dtype=object)
+        row[:] = X
+        return row
+    return None
 
 
 def _is_float_matrix(matrix: Any) -> bool:
@@ -176,47 +206,24 @@ def _is_float_matrix(matrix: Any) -> bool:
     )
 
 
-def base_columns(preprocessor: Preprocessor) -> list[dict[str, Any]]:
-    """Each base column as plain data: kind, source, offset, unit, n_levels, missing_code and target means."""
-    found = []
-    for j, part in preprocessor.base_columns():
-        column = preprocessor.columns[j]
-        kind, *which = part.split()
-        levels = column.levels or ()
-        means = preprocessor.target_means[j][:, int(which[0])].tolist() if kind == "target" else []
-        found.append(
-            {
-                "kind": _BASE_KINDS.index(kind),
-                "source": j,
-                "offset": column.offset,
-                "unit": column.unit,
-                "n_levels": len(levels),
-                "missing_code": levels.index(None) if None in levels else -1,
-                "means": means,
-            }
-        )
-    return found
+# The core's form of a program; the numbers are those of its enumerations ---------------------------------------------
+
+_NUMBER, _CODE, _TARGET_MEAN = 0, 1, 5
+_CALENDAR_UNITS = {CalendarUnit.MONTH: 2, CalendarUnit.WEEKDAY: 3, CalendarUnit.HOUR: 4}
+_LINKS = {Link.IDENTITY: 0, Link.EXPONENTIAL: 1, Link.BINARY: 2, Link.SOFTMAX: 3}
 
 
-def is_plain(columns: list[dict[str, Any]]) -> bool:
-    """Whether base rows are the table's rows, rounded."""
-    return all(
-        c["kind"] == 0 and c["source"] == b and c["offset"] == 0 and c["unit"] == 1 for b, c in enumerate(columns)
-    )
-
-
-def native_head(head: Head) -> dict[str, Any]:
-    """The head as plain data: link, scaling of targets, and the rank of each quantile."""
-    link = {"binary": "binary", "multiclass": "softmax"}.get(head.task, head.loss.link)
-    scaling = [[] if a is None else a.tolist() for a in (head.target_mean, head.target_scale)]
-    is_quantile = head.loss.name == "quantile"
-    rank = np.argsort(np.argsort(head.loss.quantiles)).tolist() if is_quantile else []
-    return {
-        "link": LINKS.index(link),
-        "target_mean": scaling[0],
-        "target_scale": scaling[1],
-        "quantile_rank": rank,
-    }
+def _native_base_column(column: BaseColumn) -> dict[str, Any]:
+    form = {"source": column.column, "offset": 0.0, "unit": 1.0, "n_levels": 0, "missing_code": -1, "means": []}
+    if isinstance(column, Value):
+        return form | {"kind": _NUMBER, "offset": column.offset, "unit": column.unit}
+    if isinstance(column, CalendarPart):
+        return form | {"kind": _CALENDAR_UNITS[column.unit]}
+    code = column if isinstance(column, Code) else column.code
+    form |= {"n_levels": len(code.levels), "missing_code": code.missing_code}
+    if isinstance(column, TargetMean):
+        return form | {"kind": _TARGET_MEAN, "means": column.means.tolist()}
+    return form | {"kind": _CODE}
 
 
 def _native_member(member: FoldedMember, encoding: int) -> dict[str, Any]:
@@ -228,4 +235,13 @@ def _native_member(member: FoldedMember, encoding: int) -> dict[str, Any]:
         "rounder": member.rounder,
         "offset": member.offset,
         "trees": [{name: getattr(group, name) for name in names} for group in member.groups],
+    }
+
+
+def _native_head(head: PredictionHead) -> dict[str, Any]:
+    return {
+        "link": _LINKS[head.link],
+        "target_mean": [] if head.target_mean is None else head.target_mean.tolist(),
+        "target_scale": [] if head.target_scale is None else head.target_scale.tolist(),
+        "quantile_rank": list(head.quantile_ranks),
     }

@@ -1,38 +1,117 @@
-"""A member of a fitted model in, what prediction reads out: less work for the same numbers.
+"""The prediction program: what a fitted model computes, as plain data that any language can run.
 
-Batch normalisation and the scale of each feature go into the weights and biases of the splits. Centring stays a step of
-its own: a missing value is the centre, and weights that absorb the mean of a large column lose digits. Subtrees that
-change nothing are dropped: those below a split that sends every row one way, and one of two that are the same.
+A row of a table passes five steps, and a `Program` holds one attribute for each:
+
+1. ``columns``: the table's columns as numbers; categories by code, dates as seconds since 1970, NaN where missing.
+2. ``base``: base columns, in float32; `softwood.tabular.base_columns` defines their kinds.
+3. ``encodings``: features of base columns, the inputs of the trees; `softwood.tabular.features` defines their kinds.
+4. ``members``: ensembles of trees; raw scores are the mean over members of offset plus sum of trees.
+5. ``head``: raw scores to class probabilities, values or quantiles.
+
+`softwood.model.lowering` makes a program of a model. The native predictor, C, ONNX, PyTorch and the explanations start
+from it. `Program.interpret` runs it in NumPy: slow, and the definition that the others are tested against. It leaves
+rounding open: what the predictor and exported C promise about bits stands in core/include/softwood/predictor.h.
+
+Legend: n rows, q base columns, p features, k scores, m trees, d depth, t targets.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, softmax  # type: ignore[import-untyped]
 
-from softwood.tabular.features import LARGEST, Encoding
+from softwood import reference
+from softwood.tabular.base_columns import BaseColumn, Code, are_plain
+from softwood.tabular.features import Encoding
 
-if TYPE_CHECKING:
-    from softwood.model.parts import ModelMember
 
-FloatArray = NDArray[np.float32]
-# Scales beyond these stay with the features: with them, weights could leave the range of float32.
-_SMALLEST_SCALE, _LARGEST_SCALE = 1e-25, 1e25
-# Bias of a split without weights that stands where a tree has a leaf above its last level: every row goes left.
-_ALWAYS_LEFT = 1e30
+class Link(Enum):
+    """How scores become predictions."""
+
+    IDENTITY = "identity"
+    EXPONENTIAL = "exponential"
+    BINARY = "binary"
+    SOFTMAX = "softmax"
+
+    def inverse(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """Predictions [n, k] of scores [n, k]; for BINARY, the probability of the second class."""
+        if self is Link.SOFTMAX:
+            return softmax(scores, axis=1)
+        if self is Link.BINARY:
+            return expit(scores)
+        return np.exp(scores) if self is Link.EXPONENTIAL else scores
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionHead:
+    """How raw scores become predictions: the link, then for a regression scale and mean by target, then sorting.
+
+    Attributes
+    ----------
+    link : Link
+    classes : ndarray, optional
+        Labels of a classification in the order of the outputs (BINARY: the score is for the second).
+    target_mean, target_scale : ndarray [t], optional
+        Of a regression: predictions are value * scale + mean. Scores of one target stand side by side.
+    quantile_ranks : tuple of int
+        Place of each quantile of a target in rising order; empty if scores are no quantiles. Quantiles of a row that
+        are out of order are sorted.
+    """
+
+    link: Link
+    classes: np.ndarray | None = None
+    target_mean: NDArray[np.float64] | None = None
+    target_scale: NDArray[np.float64] | None = None
+    quantile_ranks: tuple[int, ...] = ()
+
+    @property
+    def n_targets(self) -> int:
+        """Targets of a regression; 0 for a classification."""
+        return 0 if self.target_mean is None else len(self.target_mean)
+
+    def shape(self, n_scores: int) -> tuple[int, ...]:
+        """Shape of one row's prediction: [classes]; or [], [t], [quantiles] or [t, quantiles]."""
+        if self.n_targets == 0:
+            return (2 if self.link is Link.BINARY else n_scores,)
+        return tuple(size for size in (self.n_targets, n_scores // self.n_targets) if size > 1)
+
+    def predictions(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Class probabilities [n, classes], or predicted values [n] or [n, t], or quantiles [n, q] or [n, t, q]."""
+        values = np.asarray(self.link.inverse(scores), dtype=np.float64)
+        if self.link is Link.BINARY:
+            return np.column_stack([1 - values[:, 0], values[:, 0]])
+        if self.link is Link.SOFTMAX:
+            return values
+        assert self.target_mean is not None
+        assert self.target_scale is not None
+        values = values.reshape(len(values), self.n_targets, -1)
+        values = values * self.target_scale[:, None] + self.target_mean[:, None]
+        if self.quantile_ranks:  # quantiles learned one by one may cross
+            values = np.sort(values, axis=2)[:, :, list(self.quantile_ranks)]
+        return values.reshape(len(values), *self.shape(scores.shape[1]))
+
+    def labels(self, scores: NDArray[np.float64]) -> np.ndarray:
+        """Most probable class [n] of each row of raw scores [n, k]."""
+        assert self.classes is not None
+        return self.classes[(scores[:, 0] > 0).astype(int) if self.link is Link.BINARY else scores.argmax(axis=1)]
 
 
 @dataclass(frozen=True, eq=False)
 class TreeGroup:
-    """Trees of one depth: split_weight [m, 2^d - 1, p], split_bias [m, 2^d - 1], leaf_weight [m, 2^d, k], float32."""
+    """Trees of one depth: split_weight [m, 2^d - 1, p], split_bias [m, 2^d - 1], leaf_weight [m, 2^d, k], float32.
 
-    split_weight: FloatArray
-    split_bias: FloatArray
-    leaf_weight: FloatArray
+    Nodes stand in heap order. A row goes left with probability S(weight . features + bias).
+    """
+
+    split_weight: NDArray[np.float32]
+    split_bias: NDArray[np.float32]
+    leaf_weight: NDArray[np.float32]
 
     @property
     def depth(self) -> int:
@@ -42,114 +121,103 @@ class TreeGroup:
 
 @dataclass(frozen=True, eq=False)
 class FoldedMember:
-    """A member as prediction reads it: its raw scores are `offset` [k] plus the sum of all trees.
+    """One ensemble: its raw scores are `offset` [k] plus the sum of all trees.
 
-    Adding and subtracting `rounder` rounds a leaf's share in a score to so few bits that sums of shares are exact, in
-    any order.
+    Attributes
+    ----------
+    encoding : str
+        Name of the encoding whose features the trees read.
+    groups : tuple of TreeGroup
+        By rising depth.
+    offset : ndarray [k], float32
+    activation : str
+        Shape of S, one of `softwood.arguments.ACTIVATIONS`.
+    gamma : float
+        Width of the soft band.
+    rounder : float
+        Adding and subtracting it in float64 rounds a leaf's share in a score to so few bits that sums of shares are
+        exact, in any order.
     """
 
-    groups: list[TreeGroup]
-    offset: FloatArray
-    rounder: float
+    encoding: str
+    groups: tuple[TreeGroup, ...]
+    offset: NDArray[np.float32]
     activation: str
     gamma: float
+    rounder: float
 
 
-def absorbs_scale(encoding: Encoding) -> bool:
-    """Whether weights take over the scale of this encoding's features."""
-    scale = encoding.scale
-    return bool(np.all((scale >= _SMALLEST_SCALE) & (scale <= _LARGEST_SCALE)))
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of the table: its name, and its kind, one of `softwood.tabular.table.KINDS`."""
+
+    name: str
+    kind: str
 
 
-def folded_encoding(encoding: Encoding) -> dict[str, np.ndarray]:
-    """The arrays of an encoding; with "bound" [p] where features are r - mean, held within their bounds."""
-    arrays = encoding.arrays()
-    if absorbs_scale(encoding):
-        arrays["bound"] = (LARGEST / encoding.scale.astype(np.float64)).astype(np.float32)
-    return arrays
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A fitted model's prediction; see the module's description."""
 
+    columns: tuple[TableColumn, ...]
+    base: tuple[BaseColumn, ...]
+    encodings: Mapping[str, Encoding]
+    members: tuple[FoldedMember, ...]
+    head: PredictionHead
 
-def fold_member(member: ModelMember, encoding: Encoding) -> FoldedMember:
-    """Weights for the features of `folded_encoding`, without needless subtrees."""
-    trees = member.trees
-    split_weight, split_bias, leaf_weight = trees.folded()
-    if split_bias is None:
-        split_bias = np.zeros(split_weight.shape[:2])
-    if absorbs_scale(encoding):
-        split_weight = split_weight * encoding.scale.astype(np.float64)
-    whole = TreeGroup(*(np.ascontiguousarray(a, dtype=np.float32) for a in (split_weight, split_bias, leaf_weight)))
-    largest = float(np.abs(whole.leaf_weight).astype(np.float64).max(axis=(1, 2)).sum())
-    rounder = 3.0 * 2.0 ** (1 + math.frexp(largest)[1])
-    edge = np.inf if trees.activation == "logistic" else float(np.float32(trees.gamma)) / 2
-    offset = np.ascontiguousarray(trees.offset, dtype=np.float32)
-    return FoldedMember(_without_needless(whole, edge), offset, rounder, trees.activation, float(trees.gamma))
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the table's columns."""
+        return [column.name for column in self.columns]
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of the table's columns."""
+        return tuple(column.kind for column in self.columns)
 
-# Needless subtrees --------------------------------------------------------------------------------------------------
+    @property
+    def n_scores(self) -> int:
+        """Raw scores per row, k."""
+        return len(self.members[0].offset)
 
+    @property
+    def n_outputs(self) -> int:
+        """Numbers that the head makes of a row's scores."""
+        return 2 if self.head.link is Link.BINARY else self.n_scores
 
-def _without_needless(trees: TreeGroup, edge: float) -> list[TreeGroup]:
-    """The same trees, those that lose subtrees rebuilt, by rising depth. Split values from `edge` on route hard."""
-    goes_right = _goes_only_right(trees, edge)
-    replaced = goes_right | _goes_only_left(trees, edge) | _children_are_alike(trees)
-    if not replaced.any():
-        return [trees]
-    n_leaves = trees.leaf_weight.shape[1]
-    by_depth: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
-    for tree in range(len(replaced)):
-        if not replaced[tree].any():
-            rebuilt = trees.split_weight[tree], trees.split_bias[tree], trees.leaf_weight[tree]
-        else:
-            # What stands in the place of each node: itself, or one of its children, or of theirs, ...
-            stand_in = np.arange(2 * n_leaves - 1)
-            for node in range(n_leaves - 2, -1, -1):
-                if replaced[tree, node]:
-                    stand_in[node] = stand_in[2 * node + (2 if goes_right[tree, node] else 1)]
-            rebuilt = _rebuild(trees, tree, stand_in)
-        by_depth.setdefault(len(rebuilt[2]).bit_length() - 1, []).append(rebuilt)
-    return [TreeGroup(*map(np.stack, zip(*some, strict=True))) for _, some in sorted(by_depth.items())]
+    @property
+    def codes(self) -> dict[int, Code]:
+        """Levels of the columns that hold categories, by number of the column."""
+        return {code.column: code for code in self.base if isinstance(code, Code)}
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether base rows are the table's rows, rounded."""
+        return len(self.base) == len(self.columns) and are_plain(self.base)
 
-def _goes_only_right(trees: TreeGroup, edge: float) -> NDArray[np.bool_]:
-    return ~trees.split_weight.any(axis=2) & (trees.split_bias <= -edge)
+    @property
+    def offset(self) -> NDArray[np.float64]:
+        """Sum over members of the offsets [k]."""
+        return np.sum([member.offset.astype(np.float64) for member in self.members], axis=0)
 
+    def column_of_feature(self, encoding: str) -> NDArray[np.intp]:
+        """Number of the table's column that each feature [p] of an encoding is made from."""
+        return np.array([column.column for column in self.base])[self.encodings[encoding].source]
 
-def _goes_only_left(trees: TreeGroup, edge: float) -> NDArray[np.bool_]:
-    return ~trees.split_weight.any(axis=2) & (trees.split_bias >= edge)
-
-
-def _children_are_alike(trees: TreeGroup) -> NDArray[np.bool_]:
-    """Which nodes [m, 2^d - 1] have two subtrees that are the same, or leaves below that are all the same."""
-    m, _, k = trees.leaf_weight.shape
-    parts = []
-    for level in range(trees.depth):
-        leaves = trees.leaf_weight.reshape(m, 1 << level, -1, k)
-        one_value = (leaves == leaves[:, :, :1]).all(axis=(2, 3))
-        halves = leaves.reshape(m, 1 << level, 2, -1)
-        alike = (halves[:, :, 0] == halves[:, :, 1]).all(axis=2)
-        for below in range(level + 1, trees.depth if alike.any() else 0):
-            nodes = slice((1 << below) - 1, (2 << below) - 1)
-            for array in (trees.split_weight[:, nodes], trees.split_bias[:, nodes]):
-                halves = array.reshape(m, 1 << level, 2, -1)
-                alike &= (halves[:, :, 0] == halves[:, :, 1]).all(axis=2)
-        parts.append(alike | one_value)
-    return np.concatenate(parts, axis=1)
-
-
-def _rebuild(trees: TreeGroup, tree: int, stand_in: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The arrays of one tree as a perfect tree that is as low as can be, at least one level high."""
-    n_splits = trees.split_weight.shape[1]
-    # Old nodes of each level, from left to right; leaves stay leaves, and stand at the left end of what is below them.
-    levels = [np.array([stand_in[0]])]
-    while len(levels) == 1 or (levels[-1] < n_splits).any():
-        above = levels[-1]
-        is_split = above < n_splits
-        left = np.where(is_split, stand_in[np.where(is_split, 2 * above + 1, 0)], above)
-        right = np.where(is_split, stand_in[np.where(is_split, 2 * above + 2, 0)], above)
-        levels.append(np.stack([left, right], axis=1).ravel())
-    nodes = np.concatenate(levels[:-1])
-    is_split = nodes < n_splits
-    rows = np.where(is_split, nodes, 0)
-    split_weight = np.where(is_split[:, None], trees.split_weight[tree, rows], np.float32(0))
-    split_bias = np.where(is_split, trees.split_bias[tree, rows], np.float32(_ALWAYS_LEFT))
-    return split_weight, split_bias, trees.leaf_weight[tree, levels[-1] - n_splits]
+    def interpret(self, cells: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Raw scores [n, k] and predictions of rows of numbers [n, n_columns], by the definition of each step."""
+        base = np.column_stack([column.read(cells[:, column.column]) for column in self.base])
+        inputs = {name: encoding.evaluate(base) for name, encoding in self.encodings.items()}
+        total = np.tile(self.offset, (len(cells), 1))
+        for member in self.members:
+            for trees in member.groups:
+                total += reference.forward(
+                    inputs[member.encoding],
+                    trees.split_weight,
+                    trees.leaf_weight,
+                    split_bias=trees.split_bias,
+                    activation=member.activation,
+                    gamma=member.gamma,
+                )
+        scores = total / len(self.members)
+        return scores, self.head.predictions(scores)

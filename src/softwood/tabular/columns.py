@@ -1,9 +1,9 @@
 """Typed columns in, model inputs out: everything learned about a table before the trees see it.
 
-A `Preprocessor` works in two steps. `read` turns a table into the float32 base matrix: numbers as they are (NaN where
-missing), dates as seconds and calendar parts, categories as codes, categories with many levels also as means of the
-target. The encodings of `softwood.tabular.features` then make model inputs of it. Both steps are plain data (JSON and
-arrays).
+A `Preprocessor` works in two steps. `read` turns a table into the float32 base matrix, as
+`softwood.tabular.base_columns` defines it: numbers as they are (NaN where missing), dates as seconds and calendar
+parts, categories as codes, categories with many levels also as means of the target. The encodings of
+`softwood.tabular.features` then make model inputs of it. Both steps are plain data (JSON and arrays).
 
 A category that training did not see, or saw only once in a column of many levels, belongs to no level: all its flags
 are 0, and its target mean is that of the rare levels in training, or else of the whole table. A missing category is a
@@ -20,16 +20,18 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from sklearn.preprocessing import TargetEncoder
 
-from softwood.tabular.features import ENCODING_NAMES, Encoding, fit_encodings
+from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
+from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
+from softwood.tabular.lookups import Lookups, fit_lookups
 from softwood.tabular.table import Table, require_finite
 
 # Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
 MAX_ONE_HOT_LEVELS = 10
-CALENDAR_PARTS = ("month", "weekday", "hour")
 _N_FOLDS = 5
 _BLOCK_ROWS = 65_536
+# Whole weights are numbers of copies up to this sum; larger ones are mere weights.
+_MAX_COUNTED_ROWS = 200_000
 
 
 @dataclass(frozen=True)
@@ -88,54 +90,26 @@ class Preprocessor:
         """Kind of each column."""
         return tuple(column.kind for column in self.columns)
 
-    def base_columns(self) -> list[tuple[int, str]]:
-        """(column of the table, part) for each base column; target means stand last."""
-        found = []
+    def base_columns(self) -> list[BaseColumn]:
+        """The base columns: those of each column of the table, then target means (0 until they are learned)."""
+        found: list[BaseColumn] = []
+        means: list[BaseColumn] = []
         for j, column in enumerate(self.columns):
-            found.append((j, "code" if column.levels is not None else "value"))
-            found += [(j, part) for part in column.calendar]
-        many = [j for j, column in enumerate(self.columns) if column.has_many_levels]
-        return found + [(j, f"target {t}") for j in many for t in range(self.n_target_columns)]
+            if column.levels is None:
+                found.append(Value(j, column.offset, column.unit))
+                found += [CalendarPart(j, CalendarUnit(part)) for part in column.calendar]
+                continue
+            code = Code(j, column.levels)
+            found.append(code)
+            if column.has_many_levels:
+                shape = (len(column.levels) + 1, self.n_target_columns)
+                by_target = self.target_means.get(j, np.zeros(shape, dtype=np.float32))
+                means += [TargetMean(code, t, by_target[:, t]) for t in range(self.n_target_columns)]
+        return found + means
 
     def read(self, table: Table) -> NDArray[np.float32]:
         """Return the base matrix [n_rows, q]; it shares memory with the table where that already is one."""
-        if self._is_plain() and isinstance(table.matrix, np.ndarray) and table.matrix.dtype == np.float32:
-            base = np.ascontiguousarray(table.matrix)
-            for j, column in enumerate(self.columns):
-                require_finite(base[:, j], column.name)
-            return base
-        base = np.empty((table.n_rows, len(self.base_columns())), dtype=np.float32)
-        if scipy.sparse.issparse(table.matrix):  # a column of a sparse matrix is slow to get, a block of rows is not
-            for first in range(0, table.n_rows, _BLOCK_ROWS):
-                rows = table.rows(first, first + _BLOCK_ROWS)
-                dense = Table(rows.names, rows.kinds, rows.n_rows, matrix=rows.matrix.toarray())
-                self._read_columns(dense, base[first : first + _BLOCK_ROWS])
-        else:
-            self._read_columns(table, base)
-        return base
-
-    def _is_plain(self) -> bool:
-        return all(c.levels is None and not c.calendar and c.offset == 0 and c.unit == 1 for c in self.columns)
-
-    def _read_columns(self, table: Table, base: NDArray[np.float32]) -> None:
-        largest = np.finfo(np.float32).max
-        codes = {}
-        for b, (j, part) in enumerate(self.base_columns()):
-            column = self.columns[j]
-            if part == "code":
-                codes[j] = _codes(table.labels(j), column)
-                base[:, b] = codes[j]
-            elif part == "value":
-                values = table.numbers(j)
-                require_finite(values, column.name)
-                with np.errstate(over="ignore"):
-                    base[:, b] = np.clip((values - column.offset) / column.unit, -largest, largest)
-            elif part in CALENDAR_PARTS:
-                base[:, b] = _calendar_part(values, part)
-            elif j in self.target_means:
-                base[:, b] = self.target_means[j][codes[j], int(part.removeprefix("target "))]
-            else:  # not learned yet
-                base[:, b] = 0
+        return read_base(table, self.base_columns(), [column.name for column in self.columns])
 
     def learn_targets(self, base: NDArray[np.float32], y: np.ndarray, rows: NDArray[np.integer]) -> None:
         """Fit target means of categories with many levels, and write the cross-fitted ones into `base`.
@@ -149,11 +123,13 @@ class Preprocessor:
         rows : ndarray of int
             Training rows, in an order that has nothing to do with y: every fifth makes a fold of the cross-fitting.
         """
-        sources = self.base_columns()
+        base_columns = self.base_columns()
         many = [j for j, column in enumerate(self.columns) if column.has_many_levels]
         if not many:
             return
-        codes = base[:, [sources.index((j, "code")) for j in many]][rows].astype(np.int64)
+        code_at = {column.column: b for b, column in enumerate(base_columns) if isinstance(column, Code)}
+        mean_at = {(c.column, c.target): b for b, c in enumerate(base_columns) if isinstance(c, TargetMean)}
+        codes = base[:, [code_at[j] for j in many]][rows].astype(np.int64)
         for j in many:
             shape = (len(self.columns[j].levels or ()) + 1, self.n_target_columns)
             self.target_means[j] = np.empty(shape, dtype=np.float32)
@@ -161,24 +137,39 @@ class Preprocessor:
             means, crossed = _fit_target_means(codes, y[rows, t], [len(self.target_means[j]) for j in many])
             for i, j in enumerate(many):
                 self.target_means[j][:, t] = means[i]
-                base[rows, sources.index((j, f"target {t}"))] = crossed[:, i]
+                base[rows, mean_at[j, t]] = crossed[:, i]
 
     def learn_encodings(
         self,
         base: NDArray[np.float32],
         *,
         names: tuple[str, ...] = ENCODING_NAMES,
+        n_bins: int = N_BINS,
         rows: NDArray[np.integer] | None = None,
         weight: NDArray[np.float64] | None = None,
-    ) -> None:
-        """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`."""
-        self.encodings = fit_encodings(base, self.roles(), names=names, rows=rows, weight=weight)
+    ) -> Lookups | None:
+        """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
+
+        The name `LOOKUP` stands alone. Its lookups are returned, and their linear form is kept; a table without any
+        column that has two values gets none.
+        """
+        if names == (LOOKUP,):
+            assert rows is not None
+            assert weight is not None
+            lookups = fit_lookups(base, self.roles(), n_bins=n_bins, rows=rows, weight=weight)
+            if lookups is not None:
+                self.encodings = {LOOKUP: lookups.encoding}
+                return lookups
+            self.encodings = {LOOKUP: fit_encodings(base, self.roles(), names=ENCODING_NAMES[:1])[ENCODING_NAMES[0]]}
+            return None
+        self.encodings = fit_encodings(base, self.roles(), names=names, n_bins=n_bins, rows=rows, weight=weight)
+        return None
 
     def roles(self) -> list[str]:
         """Role of each base column, as `softwood.tabular.features.fit_encodings` wants it."""
         return [
-            "number" if part != "code" else "none" if self.columns[j].has_many_levels else "code"
-            for j, part in self.base_columns()
+            "number" if not isinstance(base, Code) else "none" if self.columns[base.column].has_many_levels else "code"
+            for base in self.base_columns()
         ]
 
     def to_plain(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -246,7 +237,7 @@ def _learn_column(table: Table, j: int) -> Column:
     unit = largest if largest > 1e30 or 0 < largest < 1e-30 else 1.0
     calendar: tuple[str, ...] = ()
     if kind == "datetime":
-        calendar = tuple(part for part in CALENDAR_PARTS if np.ptp(_calendar_part(values, part)) > 0)
+        calendar = tuple(unit.value for unit in CalendarUnit if np.ptp(CalendarPart(0, unit).read(values)) > 0)
     return Column(name, kind, offset, unit, calendar)
 
 
@@ -264,26 +255,10 @@ def _learn_levels(labels: np.ndarray, name: str) -> tuple[str | None, ...]:
     return tuple(sorted(counts, key=lambda level: (level is None, level or "")))
 
 
-def _codes(labels: np.ndarray, column: Column) -> NDArray[np.int64]:
-    code_of = {level: code for code, level in enumerate(column.levels or ())}
-    return np.fromiter((code_of.get(label, -1) for label in labels.tolist()), dtype=np.int64, count=len(labels))
-
-
-def _calendar_part(seconds: np.ndarray, part: str) -> np.ndarray:
-    """Month (1 to 12), weekday (0 is Monday) or hour (0 to 23) in UTC; NaN where the date is missing."""
-    whole = np.where(np.isnan(seconds), 0, seconds).astype("datetime64[s]")
-    days = whole.astype("datetime64[D]").astype(np.int64)
-    if part == "month":
-        value = whole.astype("datetime64[M]").astype(np.int64) % 12 + 1
-    elif part == "weekday":
-        value = (days + 3) % 7  # 1 January 1970 was a Thursday
-    else:
-        value = (whole.astype(np.int64) - days * 86_400) // 3600
-    return np.where(np.isnan(seconds), np.nan, value.astype(np.float64))
-
-
 def _fit_target_means(codes: NDArray[np.int64], y: np.ndarray, sizes: list[int]) -> tuple[list[np.ndarray], np.ndarray]:
     """Means by level of each column of `codes` [n, c], and means [n, c] that leave out the row's own fold."""
+    from sklearn.preprocessing import TargetEncoder  # training needs it; prediction does without scikit-learn
+
     encoder = TargetEncoder(target_type="continuous").fit(codes, y)
     means = []
     for size, levels, encoding in zip(sizes, encoder.categories_, encoder.encodings_, strict=True):
@@ -300,19 +275,20 @@ def _fit_target_means(codes: NDArray[np.int64], y: np.ndarray, sizes: list[int])
 
 def merge_rows(
     base: NDArray[np.float32], y: np.ndarray, weight: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Row numbers in an order that depends on their contents only, each distinct row once, and their summed weights.
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Row numbers in an order that depends on their contents only, each distinct row once; summed weights; counts.
 
-    A row is its base columns and its target. Training on the result makes a weight of 2 the same as the row twice, a
-    weight of 0 the same as its absence, and the order of a table's rows irrelevant; and no copy of a held-out row is
-    left among the training rows.
+    A row is its base columns and its target. Its count says for how many rows it stands: the sum of its weights if all
+    weights are whole numbers, else the number of equal rows. Training on each row as often as its count says, with
+    the weight divided by the count, makes a weight of 2 the same as the row twice, a weight of 0 the same as its
+    absence, and the order of a table's rows irrelevant.
 
     Examples
     --------
     >>> base = np.array([[1.0], [2.0], [1.0]], dtype=np.float32)
-    >>> rows, weight = merge_rows(base, np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.0, 2.0]))
-    >>> sorted(zip(rows.tolist(), weight.tolist()))
-    [(0, 3.0), (1, 1.0)]
+    >>> rows, weight, count = merge_rows(base, np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.0, 2.0]))
+    >>> sorted(zip(rows.tolist(), weight.tolist(), count.tolist()))
+    [(0, 3.0, 3), (1, 1.0, 1)]
     """
     kept = np.flatnonzero(weight > 0)
     targets = y.reshape(len(y), -1)
@@ -330,7 +306,13 @@ def merge_rows(
         same = (base[a] == base[b]) | (np.isnan(base[a]) & np.isnan(base[b]))
         is_copy[some] = same.all(axis=1) & (targets[a] == targets[b]).all(axis=1)
     first = np.flatnonzero(~is_copy)
-    return rows[first], np.add.reduceat(weight[rows], first) if len(first) else weight[:0]
+    if not len(first):
+        return rows, weight[:0], rows
+    total = np.add.reduceat(weight[rows], first)
+    count = np.diff(np.append(first, len(rows)))
+    if total.sum() <= max(_MAX_COUNTED_ROWS, len(rows)) and np.all(weight == np.rint(weight)):
+        count = total.astype(np.int64)
+    return rows[first], total, count
 
 
 def _mix(key: NDArray[np.uint64], values: np.ndarray) -> NDArray[np.uint64]:

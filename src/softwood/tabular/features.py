@@ -1,27 +1,30 @@
 """Base matrix in, model inputs out: the numeric half of the preprocessing, in a form that any language can run.
 
-The base matrix is float32 [n, q], one column a quantity of the table (a number, a category's code, a target mean), with
-NaN where a number is missing. An `Encoding` is a flat list of features, each a scalar function of *one* base column:
+The base matrix is float32 [n, q], one column per quantity of the table (`softwood.tabular.base_columns` defines them),
+with NaN where a number is missing. An `Encoding` is a flat list of features, each a scalar function of *one* of them:
 
 ==========  ==================================================  ============================================
 kind        r(x)                                                used for
 ==========  ==================================================  ============================================
-linear      x                                                   numbers, standardised
-soft_clip   z / sqrt(1 + (z / 3)^2), z = (x - start) * rate     numbers, robustly scaled and smoothly clipped
-ramp        (x - start) * rate, held within [0, 1]              one bin of a piecewise-linear encoding
-level       1 if x equals start, else 0                         one category, or one value of a small integer
-missing     1 if x is NaN, else 0                               missing-value indicator
+LINEAR      x                                                   numbers, standardised
+SOFT_CLIP   z / sqrt(1 + (z / 3)^2), z = (x - start) * rate     numbers, robustly scaled and smoothly clipped
+RAMP        (x - start) * rate, held within [0, 1]              one bin of a piecewise-linear encoding
+LEVEL       1 if x equals start, else 0                         one category, or one value of a small integer
+MISSING     1 if x is NaN, else 0                               missing-value indicator
 ==========  ==================================================  ============================================
 
-The feature is (r(x) - mean) * scale, and 0 (its mean) where x is NaN, except for "missing", which is always defined.
-z and the feature are held within plus or minus a million, so that no value in float32's range becomes infinite.
-All arithmetic is float32. Features are fitted here and computed by the core, row by row where training reads a row.
+The feature is (r(x) - mean) * scale, and 0 (its mean) where x is NaN, except for MISSING, which is always defined. z
+and the feature are held within plus or minus `LARGEST_FEATURE`, so that no value in float32's range becomes infinite.
+All arithmetic is float32. `feature_function` and `Encoding.evaluate` are the definition, in NumPy; the core computes
+the same to the bit, row by row where training reads a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,24 +32,56 @@ from numpy.typing import NDArray
 from softwood import _core
 from softwood.ops import get_num_threads
 
-FEATURE_KINDS = ("linear", "soft_clip", "ramp", "level", "missing")
-LINEAR, SOFT_CLIP, RAMP, LEVEL, MISSING = range(5)
+EncodingName = Literal["standard", "piecewise"]
+# Made by `softwood.tabular.lookups` for models that were trained with lookups.
+LOOKUP = "lookup"
+ENCODING_NAMES: tuple[str, ...] = get_args(EncodingName)
 
-ENCODING_NAMES = ("standard", "piecewise")
+# z and features are held within plus or minus this; a test compares it with the core's kLargest.
+LARGEST_FEATURE = 1e6
 
-# z and features are held within plus or minus this; the core knows it too.
-LARGEST = 1e6
-
-# Integer columns with this many distinct values are read as categories.
+# Integer columns with this many distinct values get a flag for each value, beside the number itself.
 MIN_INTEGER_LEVELS, MAX_INTEGER_LEVELS = 3, 10
 N_BINS = 8
-MAX_RAMPS = 256
+MAX_BINS = 128
+# Ramps of all columns together; wide tables get fewer bins per column.
+MAX_RAMPS = 512
 # The most that a flag is scaled by: one that is set in a row of ten thousand would be 100 standard deviations high.
 MAX_FLAG_SCALE = 10.0
-# A feature is held within plus or minus this.
-LARGEST_FEATURE = 1e6
 # Means, spreads and quantiles of longer tables are taken from this many rows.
 _SAMPLE_ROWS = 200_000
+
+
+class FeatureKind(IntEnum):
+    """What a feature computes from its base column. The numbers are those of files and of the core."""
+
+    LINEAR = 0
+    SOFT_CLIP = 1
+    RAMP = 2
+    LEVEL = 3
+    MISSING = 4
+
+
+def feature_function(kind: FeatureKind, x: Any, start: Any, rate: Any) -> Any:
+    """r(x) of features of one kind, before standardisation, in the precision of the arguments; NaN stays NaN.
+
+    Examples
+    --------
+    >>> feature_function(FeatureKind.RAMP, np.array([0.0, 2.0, 9.0]), start=1.0, rate=0.5)
+    array([0. , 0.5, 1. ])
+    """
+    if kind is FeatureKind.LINEAR:
+        return x
+    if kind is FeatureKind.LEVEL:
+        return np.equal(x, start).astype(np.result_type(x))
+    if kind is FeatureKind.MISSING:
+        return np.isnan(x).astype(np.result_type(x))
+    with np.errstate(over="ignore"):
+        z = (x - start) * rate
+    if kind is FeatureKind.RAMP:
+        return np.clip(z, 0, 1)
+    z = np.clip(z, -LARGEST_FEATURE, LARGEST_FEATURE)
+    return z / np.sqrt(1 + (z / 3) * (z / 3))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +93,14 @@ class Encoding:
     source : int32
         Base column that the feature reads.
     kind : uint8
-        Index into `FEATURE_KINDS`.
+        Its `FeatureKind`.
     start, rate : float32
         Parameters of r(x); 0 and 1 where the kind has none.
     mean, scale : float32
         Standardisation of r(x).
+    bound : float32, optional
+        If given, the weights of the splits have absorbed `scale`: the feature is r(x) - mean, held within plus or minus
+        its bound, `LARGEST_FEATURE` / scale. See `softwood.model.lowering`.
 
     Examples
     --------
@@ -80,21 +118,43 @@ class Encoding:
     rate: NDArray[np.float32]
     mean: NDArray[np.float32]
     scale: NDArray[np.float32]
+    bound: NDArray[np.float32] | None = None
 
     @property
     def n_features(self) -> int:
         """Number of features p."""
         return len(self.source)
 
+    def ranges(self) -> dict[FeatureKind, slice]:
+        """Which features are of each kind; kinds without any are left out."""
+        ends = np.searchsorted(self.kind, range(len(FeatureKind) + 1)).tolist()
+        return {kind: slice(ends[kind], ends[kind + 1]) for kind in FeatureKind if ends[kind] < ends[kind + 1]}
+
+    def evaluate(self, base: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The definition of `transform`, in NumPy: base matrix [n, q] to model inputs [n, p]."""
+        features = np.empty((len(base), self.n_features), dtype=np.float32)
+        for kind, chosen in self.ranges().items():
+            x = base[:, self.source[chosen]]
+            with np.errstate(over="ignore"):
+                centred = feature_function(kind, x, self.start[chosen], self.rate[chosen]) - self.mean[chosen]
+                if self.bound is None:
+                    value = np.clip(centred * self.scale[chosen], -LARGEST_FEATURE, LARGEST_FEATURE)
+                else:
+                    value = np.clip(centred, -self.bound[chosen], self.bound[chosen])
+            features[:, chosen] = value if kind is FeatureKind.MISSING else np.where(np.isnan(x), 0, value)
+        return features
+
     def transform(self, base: NDArray[np.float32], *, n_threads: int | None = None) -> NDArray[np.float32]:
-        """Encode the base matrix [n, q] as model inputs [n, p], float32 and finite."""
+        """Encode the base matrix [n, q] as model inputs [n, p], float32 and finite; done by the core."""
         result = np.empty((len(base), self.n_features), dtype=np.float32)
         _core.encode(self.arrays(), base, result, n_threads or get_num_threads())
         return result
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The fitted arrays by name, for a file."""
-        return {name: getattr(self, name) for name in ("source", "kind", "start", "rate", "mean", "scale")}
+        """The fitted arrays by name, for a file or for the core."""
+        names = ("source", "kind", "start", "rate", "mean", "scale")
+        arrays = {name: getattr(self, name) for name in names}
+        return arrays if self.bound is None else {**arrays, "bound": self.bound}
 
 
 def fit_encodings(
@@ -102,6 +162,7 @@ def fit_encodings(
     roles: Sequence[str],
     *,
     names: Sequence[str] = ENCODING_NAMES,
+    n_bins: int = N_BINS,
     rows: NDArray[np.integer] | None = None,
     weight: NDArray[np.float64] | None = None,
 ) -> dict[str, Encoding]:
@@ -115,6 +176,8 @@ def fit_encodings(
         "number", "code" (a category number, -1 for none of the known) or "none" (not encoded) for each base column.
     names : sequence of {"standard", "piecewise"}
         Which encodings to fit.
+    n_bins : int
+        Bins per column of the piecewise encoding.
     rows : ndarray of int, optional
         Rows to fit to, in this order; all if None.
     weight : ndarray [len(rows)], optional
@@ -124,25 +187,26 @@ def fit_encodings(
     order = np.arange(len(base)) if rows is None else rows
     weight = np.ones(len(order)) if weight is None else weight
     n_wide = sum(roles[j] == "number" and _is_wide(base[order[:_SAMPLE_ROWS], j]) for j in sources)
-    n_bins = max(2, min(N_BINS, MAX_RAMPS // max(1, n_wide)))
+    n_bins = max(2, min(n_bins, MAX_RAMPS // max(1, n_wide)))
     features: dict[str, list[tuple[int, int, float, float, float, float]]] = {name: [] for name in names}
     n_ramps = 0
     for j in sources:
-        summary = _summarise(base[:, j], order, weight, roles[j])
+        summary = summarise(base[:, j], order, weight, roles[j])
         for name in names:
             room = name == "piecewise" and n_ramps + n_bins <= MAX_RAMPS
             parts = summary.features(piecewise=name == "piecewise", n_bins=n_bins if room else 0)
-            n_ramps += sum(part[0] == RAMP for part in parts)
+            n_ramps += sum(part[0] == FeatureKind.RAMP for part in parts)
             features[name] += [(j, *part) for part in parts]
-    return {name: _pack(found) for name, found in features.items()}
+    return {name: pack_features(found) for name, found in features.items()}
 
 
-def _pack(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
+def pack_features(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
+    """An encoding of (source, kind, start, rate, mean, scale) per feature, without those that float32 cannot hold."""
     # Spreads that float32 cannot hold the reciprocal of say nothing.
     largest = float(np.finfo(np.float32).max)
     features = [f for f in features if all(abs(value) < largest for value in f[2:]) and f[3] > 0 and f[5] > 0]
     # A table of constants has no feature; trees need one input, so it gets one that is always 0.
-    features = sorted(features or [(0, LINEAR, 0.0, 1.0, 0.0, 0.0)], key=lambda feature: feature[1])
+    features = sorted(features or [(0, FeatureKind.LINEAR, 0.0, 1.0, 0.0, 0.0)], key=lambda feature: feature[1])
     columns = list(zip(*features, strict=True))
     return Encoding(
         np.array(columns[0], dtype=np.int32),
@@ -152,7 +216,7 @@ def _pack(features: list[tuple[int, int, float, float, float, float]]) -> Encodi
 
 
 @dataclass(frozen=True, eq=False)
-class _Summary:
+class Summary:
     """What the features of one base column are computed from: the values that are there, sorted, and their weights."""
 
     values: NDArray[np.float64]
@@ -160,34 +224,51 @@ class _Summary:
     missing_share: float
     levels: NDArray[np.float64] | None
     edges: NDArray[np.float64]
+    is_ordered: bool
 
     def features(self, *, piecewise: bool, n_bins: int) -> list[tuple[int, float, float, float, float]]:
         """(kind, start, rate, mean, scale) of each feature."""
         found: list[tuple[int, float, float, float, float]] = []
         if self.missing_share > 0:
             share = self.missing_share
-            found.append((MISSING, 0.0, 1.0, share, min(MAX_FLAG_SCALE, _reciprocal(np.sqrt(share * (1 - share))))))
+            scale = min(MAX_FLAG_SCALE, _reciprocal(np.sqrt(share * (1 - share))))
+            found.append((FeatureKind.MISSING, 0.0, 1.0, share, scale))
         if len(self.edges) < 2:  # a constant says nothing
             return found
         if self.levels is not None:
-            flags = self.values == self.levels[:, None]
-            return found + self._standardised(LEVEL, self.levels, np.ones(len(flags)), flags, MAX_FLAG_SCALE)
-        if not piecewise or len(self.edges) == 2:
-            return found + self._standardised(LINEAR, np.zeros(1), np.ones(1), self.values[None])
-        median, rate = self._robust_scale()
-        z = (self.values - median) * rate
-        found += self._standardised(SOFT_CLIP, median, rate, (z / np.sqrt(1 + np.square(z / 3)))[None])
-        return found + self._ramps(n_bins) if n_bins else found
+            ones = np.ones(len(self.levels))
+            found += self._standardised(FeatureKind.LEVEL, self.levels, ones, MAX_FLAG_SCALE)
+        if not self.is_ordered:
+            return found
+        if len(self.edges) == 2:
+            return found + self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
+        if self.levels is not None:  # constant beyond the known values
+            found += self._ramps(self.edges[[0, -1]])
+        elif piecewise:
+            found += self._standardised(FeatureKind.SOFT_CLIP, *self._robust_scale())
+        else:
+            found += self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
+        return found + self._ramps(self.knots(n_bins)) if piecewise and n_bins else found
 
     def _standardised(
-        self, kind: int, start: np.ndarray, rate: np.ndarray, r: np.ndarray, most: float = np.inf
+        self, kind: FeatureKind, start: np.ndarray, rate: np.ndarray, most: float = np.inf, factor: float = 1.0
     ) -> list[tuple[int, float, float, float, float]]:
-        """Features r [f, n] with parameters `start` and `rate` [f], scaled to mean 0 and variance 1."""
+        """Features of one kind with parameters `start` and `rate` [f], scaled to mean 0 and deviation `factor`."""
+        r = feature_function(kind, self.values[None], start[:, None], rate[:, None])
+        mean, deviation = self.moments(r)
+        scale = [factor * min(most, _reciprocal(spread)) for spread in deviation.tolist()]
+        return list(zip([kind] * len(r), start.tolist(), rate.tolist(), mean.tolist(), scale, strict=True))
+
+    def moments(self, r: np.ndarray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weighted mean and standard deviation of functions r [f, n] of the values."""
         share = self.weight / self.weight.sum()
         mean = r @ share
-        deviation = np.sqrt(np.square(r - mean[:, None]) @ share)
-        scale = [min(most, _reciprocal(spread)) for spread in deviation.tolist()]
-        return list(zip([kind] * len(r), start.tolist(), rate.tolist(), mean.tolist(), scale, strict=True))
+        return mean, np.sqrt(np.square(r - mean[:, None]) @ share)
+
+    def soft_clip(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The feature SOFT_CLIP of some values, before it is standardised."""
+        start, rate = self._robust_scale()
+        return feature_function(FeatureKind.SOFT_CLIP, x, start, rate)
 
     def _robust_scale(self) -> tuple[np.ndarray, np.ndarray]:
         low, median, high = _quantiles(self.values, self.weight, np.array([0.25, 0.5, 0.75]))
@@ -196,18 +277,24 @@ class _Summary:
             spread = (self.values[-1] - self.values[0]) / 2
         return np.array([median]), np.array([_reciprocal(spread)])
 
-    def _ramps(self, n_bins: int) -> list[tuple[int, float, float, float, float]]:
+    def knots(self, n_bins: int) -> NDArray[np.float64]:
+        """Every distinct value if they are few, else quantiles; none where one bin would be the number itself."""
+        if len(self.edges) <= n_bins + 1:
+            return self.edges
         knots = np.unique(_quantiles(self.values, self.weight, np.linspace(0, 1, n_bins + 1)))
-        if len(knots) < 3:  # one bin is the number itself
+        return knots if len(knots) > 2 else knots[:0]
+
+    def _ramps(self, knots: NDArray[np.float64]) -> list[tuple[int, float, float, float, float]]:
+        if len(knots) < 2:
             return []
-        starts, rates = knots[:-1], 1 / np.diff(knots)
-        r = np.clip((self.values - starts[:, None]) * rates[:, None], 0, 1)
-        return self._standardised(RAMP, starts, rates, r)
+        # Adam moves all weights alike, so a column of many bins would learn faster than one of few.
+        factor = (len(knots) - 1) ** -0.5
+        return self._standardised(FeatureKind.RAMP, knots[:-1], 1 / np.diff(knots), factor=factor)
 
 
-def _summarise(
+def summarise(
     column: NDArray[np.float32], rows: NDArray[np.integer], weight: NDArray[np.float64], role: str
-) -> _Summary:
+) -> Summary:
     missing_share = 0.0
     if np.isnan(column.sum()):
         missing_share = float(weight @ np.isnan(column[rows]) / weight.sum())
@@ -226,7 +313,7 @@ def _summarise(
         levels = levels[1:] if len(levels) == len(edges) == 2 else levels
     elif _are_integer_levels(edges):
         levels = edges
-    return _Summary(values, weight, missing_share, levels, edges)
+    return Summary(values, weight, missing_share, levels, edges, is_ordered=role != "code")
 
 
 def _is_wide(x: NDArray[np.float32]) -> bool:

@@ -1,8 +1,8 @@
 """A table and its targets in, a fitted model out: how the estimators train.
 
-Each member holds out another fold for the choice of its best epoch, members alternate between two encodings, and their
-raw scores are averaged. Checks of labels and the interface of scikit-learn are left to `softwood.estimators`, the loop
-over epochs to `softwood.training`.
+Each member holds out another fold for the choice of its best epoch, and their raw scores are averaged. What "auto"
+means is left to `softwood.training.rules`, checks of labels and the interface of scikit-learn to
+`softwood.estimators`, the loop over epochs to `softwood.training`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,43 +21,33 @@ from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
+from softwood.tabular.features import LOOKUP
+from softwood.tabular.lookups import Lookups
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
-from softwood.training import EpochRecord, Member, Samples, TrainedMember, TrainingConfig, fit_members
+from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, rules
+from softwood.training.hyperparameters import resolve_auto
 from softwood.training.progress import Progress
+from softwood.training.rules import TableFacts
 
-# Penalties where the caller names none; regression wants weaker ones.
-L1 = {"classification": 0.1, "regression": 0.03}
-WEIGHT_DECAY = {"classification": 0.1, "regression": 0.03}
 # Fewer rows than this in a fold say nothing about the best epoch.
 _MIN_HELD_OUT_ROWS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
-    """Outcome of one call: the model, and the members with what a later call needs to go on."""
+class FitResult:
+    """Outcome of one call: the model, the members with what a later call needs to go on, and what "auto" became."""
 
     model: Model
     trained: list[TrainedMember]
+    chosen: dict[str, Any] = field(default_factory=dict)
 
 
-def training_config(params: Mapping[str, Any], head: Head) -> TrainingConfig:
-    """Translate checked constructor parameters of an estimator."""
-    family = "regression" if head.task == "regression" else "classification"
-    same = "n_trees depth gamma gamma_end activation max_features learning_rate batch_size max_epochs patience l2"
-    names = [*same.split(), "batch_norm", "optimizer"]
-    return TrainingConfig(
-        loss=head.loss,
-        l1=L1[family] if params["l1"] == "auto" else params["l1"],
-        weight_decay=WEIGHT_DECAY[family] if params["weight_decay"] == "auto" else params["weight_decay"],
-        **{name: params[name] for name in names},
-    )
-
-
-def member_encodings(encoding: str, n_members: int) -> list[str]:
-    """Which encoding each member reads."""
-    names = ("standard", "piecewise") if encoding == "auto" else (encoding,)
-    return [names[i % len(names)] for i in range(n_members)]
+def training_config(params: Mapping[str, Any], head: Head, n_rows: int) -> TrainingConfig:
+    """Translate checked constructor parameters of an estimator, without any "auto", for members of `n_rows` rows."""
+    settings = {f.name: params[f.name] for f in fields(TrainingConfig) if f.name in params}
+    schedule = {"schedule": "constant", "warmup": rules.warmup(n_rows, params)}
+    return TrainingConfig(**settings | schedule | {"loss": head.loss, "ema": rules.average_decay(n_rows, params)})
 
 
 def deal_folds(y: np.ndarray, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -92,7 +82,7 @@ def train(
     *,
     validation: tuple[Table, Problem] | None = None,
     previous: Model | None = None,
-) -> Fitted:
+) -> FitResult:
     """Fit a model.
 
     Parameters
@@ -112,54 +102,101 @@ def train(
     if np.any(problem.weight == 0):
         kept = np.flatnonzero(problem.weight)
         table, problem = table.take(kept), problem.take(kept)
-    encodings = member_encodings(params["encoding"], params["n_members"])
-    if previous is not None:
-        preprocessor = previous.preprocessor
-        base = preprocessor.read(table)
-        rows, weight = merge_rows(base, problem.y, problem.weight)
-    else:
-        preprocessor = learn_columns(table, n_target_columns=problem.n_target_columns)
-        base = preprocessor.read(table)
-        rows, weight = merge_rows(base, problem.y, problem.weight)
+    preprocessor = (
+        learn_columns(table, n_target_columns=problem.n_target_columns) if previous is None else previous.preprocessor
+    )
+    base = preprocessor.read(table)
+    rows, weight, count = merge_rows(base, problem.y, problem.weight)
+    rows, weight = np.repeat(rows, count), np.repeat(weight / count, count)
+    facts = _facts(problem, len(rows), base.shape[1])
+    given, params = params, resolve_auto(params, facts)
+    encodings, lookups = _encodings(params, previous), None
+    if previous is None:
         preprocessor.learn_targets(base, problem.target_columns(), rows)
-        preprocessor.learn_encodings(base, names=tuple(dict.fromkeys(encodings)), rows=rows, weight=weight)
+        names = tuple(dict.fromkeys(encodings))
+        lookups = preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
     y = problem.scaled_y(head)
-    data = _encode(preprocessor, base, y, _scatter(weight, rows, len(base)))
+    data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)))
     if validation is not None:
         other, theirs = validation
-        held_out = _encode(preprocessor, preprocessor.read(other), theirs.scaled_y(head), theirs.weight)
+        held_out = _encode(preprocessor, lookups, preprocessor.read(other), theirs.scaled_y(head), theirs.weight)
         splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
     else:
         splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
     members = _members(splits, head.loss.best_constant(y[rows], weight), rng, previous)
-    config = training_config(params, head)
-    time_left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    config = training_config(params, head, splits[0][0].n_rows)
+    weak_l1 = rules.weak_l1(facts, params) if given["l1"] == "auto" else None
     metric = "R²" if head.task == "regression" else "accuracy"
     with Progress(config.max_epochs, len(members), metric) if params["verbose"] else nullcontext() as progress:
-        trained = fit_members(
+        trained = _fit(config, members, weak_l1, run, progress, deadline)
+    model = _assemble(preprocessor, encodings[: len(trained)], trained, head, base[rows[:N_IMPORTANCE_ROWS]])
+    return FitResult(model, trained, {name: params[name] for name in params if given[name] is not params[name]})
+
+
+def _fit(
+    config: TrainingConfig,
+    members: Sequence[MemberData],
+    weak_l1: float | None,
+    run: RunOptions,
+    progress: Progress | None,
+    deadline: float | None,
+) -> list[TrainedMember]:
+    """Train the first member with both penalties, and the others with that of the lower held-out loss.
+
+    Most tables want the strong penalty; those of little noise and much interaction want nearly none. Held-out rows tell
+    them apart, and no property of the table does.
+    """
+
+    def fit(config: TrainingConfig, some: Sequence[MemberData], suffix: str = "") -> list[TrainedMember]:
+        return fit_members(
             config,
-            members,
+            some,
             n_threads=run.n_threads,
             callback=progress,
-            time_limit=time_left,
-            checkpoint=run.checkpoint,
+            time_limit=None if deadline is None else max(0.0, deadline - time.monotonic()),
+            checkpoint=None if run.checkpoint is None else os.fspath(run.checkpoint) + suffix,
             resume=run.resume,
         )
-    model = _assemble(preprocessor, encodings, trained, head, base[rows[:N_IMPORTANCE_ROWS]])
-    return Fitted(model, trained)
+
+    if weak_l1 is None or members[0].validation is None:
+        return fit(config, members)
+    pair = fit(config, [members[0], replace(members[0], l1=weak_l1)], ".first")
+    best = min(range(2), key=lambda i: pair[i].best_loss)
+    cut_short = any(member.stopped_by in ("time_limit", "interrupt") for member in pair)
+    if cut_short or len(members) == 1:
+        return [pair[best]]
+    return [pair[best], *fit(replace(config, l1=(config.l1, weak_l1)[best]), members[1:])]
+
+
+def _facts(problem: Problem, n_rows: int, n_columns: int) -> TableFacts:
+    return TableFacts(problem.task, n_rows, n_columns, 0 if problem.classes is None else len(problem.classes))
+
+
+def _encodings(params: Mapping[str, Any], previous: Model | None = None) -> list[str]:
+    """Which encoding each member reads: lookups, unless the caller chose another or wants what they cannot do."""
+    name = params["encoding"]
+    if previous is not None:
+        known = list(previous.preprocessor.encodings)
+        name = name if name in known else known[0]
+    elif name == "auto":
+        name = "piecewise" if params["batch_norm"] or params["l2"] else LOOKUP
+    return [name] * params["n_members"]
 
 
 def train_on_piece(
-    table: Table, problem: Problem, params: Mapping[str, Any], run: RunOptions, *, previous: Fitted | None
-) -> Fitted:
+    table: Table, problem: Problem, params: Mapping[str, Any], run: RunOptions, *, previous: FitResult | None
+) -> FitResult:
     """Take one pass over one piece of a longer table, at a constant learning rate and without held-out rows.
 
     The first piece decides the preprocessing. Memory is in proportion to the piece.
     """
     rng = np.random.default_rng(run.seed)
-    encodings = member_encodings(params["encoding"], params["n_members"])
     rows = np.flatnonzero(problem.weight)
+    params = resolve_auto(params, _facts(problem, len(rows), table.n_columns))
+    if params["encoding"] == "auto":
+        params["encoding"] = "piecewise"  # a later piece goes on from trees in linear form
+    encodings = _encodings(params)
     if previous is not None:
         preprocessor = previous.model.preprocessor
         base = preprocessor.read(table)
@@ -169,26 +206,27 @@ def train_on_piece(
         base = preprocessor.read(table)
         preprocessor.learn_targets(base, problem.target_columns(), rows)
         names = tuple(dict.fromkeys(encodings))
-        preprocessor.learn_encodings(base, names=names, rows=rows, weight=problem.weight[rows])
+        weight = problem.weight[rows]
+        preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
     head = previous.model.head if previous is not None else problem.fit_head(rows, problem.weight[rows])
     y = problem.scaled_y(head)
-    data = _encode(preprocessor, base, y, problem.weight)
+    data = _encode(preprocessor, None, base, y, problem.weight)
     splits: list[Split] = [(replace(data[name], rows=rows), None) for name in encodings]
     offset = head.loss.best_constant(y[rows], problem.weight[rows])
     members = _members(splits, offset, rng, None if previous is None else previous.model)
     if previous is not None:
         members = [replace(member, start=start) for member, start in zip(members, previous.trained, strict=True)]
-    config = replace(training_config(params, head), schedule="constant", warmup=0.0, max_epochs=1, patience=None)
+    config = replace(training_config(params, head, len(rows)), warmup=0.0, ema=None, max_epochs=1, patience=None)
     trained = fit_members(config, members, n_threads=run.n_threads, keep_state=True, accumulate=previous is not None)
     model = _assemble(preprocessor, encodings, trained, head, base[rows[:N_IMPORTANCE_ROWS]])
     if previous is not None:
         model.history = _append(previous.model.history, model.history)
-    return Fitted(model, trained)
+    return FitResult(model, trained)
 
 
-def restart(model: Model) -> Fitted:
+def restart(model: Model) -> FitResult:
     """A fitted model as the piece before the next, without the optimiser's moments."""
-    return Fitted(model, [TrainedMember(member.trees, best_epoch=0, best_loss=np.nan) for member in model.members])
+    return FitResult(model, [TrainedMember(member.trees, best_epoch=0, best_loss=np.nan) for member in model.members])
 
 
 def _scatter(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
@@ -198,10 +236,16 @@ def _scatter(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
 
 
 def _encode(
-    preprocessor: Preprocessor, base: NDArray[np.float32], y: np.ndarray, weight: NDArray[np.float64]
+    preprocessor: Preprocessor,
+    lookups: Lookups | None,
+    base: NDArray[np.float32],
+    y: np.ndarray,
+    weight: NDArray[np.float64],
 ) -> dict[str, Samples]:
     """The rows as each encoding shows them; table, targets and weights are shared."""
     sample_weight = None if np.all(weight == 1) else weight
+    if lookups is not None:
+        return {LOOKUP: Samples(lookups.cells(base), y, sample_weight, encoding=lookups)}
     return {
         name: Samples(base, y, sample_weight, encoding=encoding) for name, encoding in preprocessor.encodings.items()
     }
@@ -232,13 +276,13 @@ def _hold_out(
 
 def _members(
     splits: Sequence[Split], offset: NDArray[np.float64], rng: np.random.Generator, previous: Model | None
-) -> list[Member]:
+) -> list[MemberData]:
     members = []
     for i, (training, held_out) in enumerate(splits):
         start = None
         if previous is not None and i < len(previous.members):
             start = TrainedMember(previous.members[i].trees, best_epoch=0, best_loss=np.nan)
-        members.append(Member(training, held_out, int(rng.integers(2**63)), offset, start))
+        members.append(MemberData(training, held_out, int(rng.integers(2**63)), offset, start))
     return members
 
 
@@ -250,7 +294,7 @@ def _assemble(
     importance_rows: NDArray[np.float32],
 ) -> Model:
     members = [ModelMember(name, member.trees) for name, member in zip(encodings, trained, strict=True)]
-    columns = [field.name for field in fields(EpochRecord)]
+    columns = [f.name for f in fields(EpochRecord)]
     history: dict[str, list[Any]] = {name: [] for name in ("member", *columns, "is_best")}
     for i, member in enumerate(trained):
         for record in member.history:

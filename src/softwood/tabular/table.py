@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils import check_array
 
 KINDS = ("numeric", "boolean", "category", "datetime")
 
@@ -180,7 +179,10 @@ def infinity_error(name: str) -> ValueError:
 
 
 def _read_matrix(X: Any) -> Table:
-    X = check_array(X, accept_sparse="csr", dtype=None, ensure_all_finite=False)
+    if not (type(X) is np.ndarray and X.ndim == 2 and X.size and X.dtype.kind in "fiub"):  # else: nothing to check
+        from sklearn.utils import check_array
+
+        X = check_array(X, accept_sparse="csr", dtype=None, ensure_all_finite=False)
     n_rows, n_columns = X.shape
     if X.dtype.kind == "f" and X.dtype.itemsize > 8:
         X = X.astype(np.float64)

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling  # by this name, every call saves 50 ns
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from softwood import ops
-from softwood.torch import native, operator
+from softwood.torch import internals, native, operator
 
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
 
@@ -22,10 +23,10 @@ _PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
 def is_plain_eager(*tensors: Tensor | None) -> bool:
     """Return whether nothing traces, transforms or intercepts operations on these tensors: arrays may be used."""
     if (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state()
+        is_compiling()
+        or internals.has_transforms()
+        or internals.count_dispatch_modes()
+        or internals.get_tracing_state()
     ):
         return False
     for tensor in tensors:  # noqa: SIM110 - a generator would take longer than all of the above
@@ -69,7 +70,7 @@ class NativeFunction(torch.autograd.Function):
         """Run the kernel and remember what the backward needs."""
         # Who has hooks for saved tensors (checkpointing, offloading) wants no memory to be held here: without a tape
         # the backward repeats the traversal.
-        with_tape = _hooks_of_saved_tensors(True) is None
+        with_tape = internals.get_saved_tensor_hooks(True) is None
         tensors = (x, split_weight, leaf_weight, split_bias)
         output, ctx.tape = native.forward(tensors, options, with_tape)
         ctx.save_for_backward(*tensors)
@@ -82,7 +83,7 @@ class NativeFunction(torch.autograd.Function):
         """Return the gradients of the four tensors, None for those without need, and None for the options."""
         tensors = ctx.saved_tensors
         needed = ctx.needs_input_grad[:4]
-        is_batched = torch._C._functorch.is_legacy_batchedtensor(grad_output)  # by is_grads_batched=True
+        is_batched = internals.is_batched(grad_output)  # by is_grads_batched=True
         if torch.is_grad_enabled() or is_batched or not is_plain_eager(grad_output, *tensors):
             if ctx.sparse_grad:
                 raise RuntimeError(
@@ -92,19 +93,14 @@ class NativeFunction(torch.autograd.Function):
             found = operator.tree_ensemble_backward(grad_output, *tensors, *ctx.options, needed)
             return *operator.keep_needed(needed, found), None, None
         tape = ctx.tape
-        if not _is_graph_kept():  # the saved tensors are about to be freed; so is the tape
+        if not internals.keeps_graph():  # the saved tensors are about to be freed; so is the tape
             ctx.tape = None
         if ctx.sparse_grad:
             return *_sparse_gradients(grad_output, tensors, ctx.options, needed, tape), None, None
         return *native.backward(grad_output, tensors, ctx.options, needed, tape), None, None
 
 
-# What an older PyTorch cannot tell is taken to be so: the tape is then kept as long as the graph's node.
-_hooks_of_saved_tensors = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
-_is_graph_kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
-
-# Function.apply without what it does for torch.func, which `is_plain_eager` has excluded: a tenth of the whole call.
-_apply_function = super(torch.autograd.Function, NativeFunction).apply
+_apply_function = internals.plain_apply(NativeFunction)  # `is_plain_eager` has excluded torch.func
 
 # For split weights, as long as they live: memory for all rows of the gradients, and the sparse gradients that it gave
 # last. Those are held until the next step because PyTorch, when it stores a gradient that nobody else holds, forgets

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, load
-from softwood.model.model import Model
+from softwood.model.model import Model, model_of
 from softwood.model.parts import BatchNorm, ModelMember, Trees
-from softwood.tabular.features import FEATURE_KINDS, LARGEST_FEATURE, Encoding
+from softwood.tabular.base_columns import Value, read_base
+from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
 from softwood.tabular.table import read_table
 from softwood.torch.layer import TreeEnsemble
 
@@ -96,7 +96,7 @@ def to_model(module: FittedModel) -> Any:
             f"module must be a FittedModel, as from_model returns it; got {type(module).__name__}. To use trees of "
             "your own, put them into such a module: module.members[0].trees = trees."
         )
-    source = _model_of(module.source)
+    source = model_of(module.source)
     members = [_member_to_model(part, source, i) for i, part in enumerate(module.members)]
     model = replace(source, members=members)
     if source.importance_rows is None:
@@ -137,17 +137,17 @@ class FittedModel(nn.Module):
 
     def __init__(self, source: Fitted, member: int | None = None) -> None:
         super().__init__()
-        model = _model_of(source)
+        model = model_of(source)
         numbers = range(len(model.members)) if member is None else [_check_member(member, len(model.members))]
         chosen = [model.members[i] for i in numbers]
         names = dict.fromkeys(part.encoding for part in chosen)
         self.source = source
         self.encoders = nn.ModuleDict({name: FittedEncoder(model.preprocessor.encodings[name]) for name in names})
         self.members = nn.ModuleList(FittedMember(part) for part in chosen)
-        columns = [(model.preprocessor.columns[j], part) for j, part in model.preprocessor.base_columns()]
+        values = [column if isinstance(column, Value) else None for column in model.program.base]
         # Python's numbers, not a buffer: `module.float()` must not round them.
-        self._offset = [column.offset if part == "value" else 0.0 for column, part in columns]
-        self._unit = [column.unit if part == "value" else 1.0 for column, part in columns]
+        self._offset = [0.0 if value is None else value.offset for value in values]
+        self._unit = [1.0 if value is None else value.unit for value in values]
         self._is_scaled = any(self._offset) or any(unit != 1 for unit in self._unit)
         self.eval()
 
@@ -159,8 +159,8 @@ class FittedModel(nn.Module):
 
         **Shape**: n rows give [n, q].
         """
-        preprocessor = _model_of(self.source).preprocessor
-        base = preprocessor.read(read_table(X, kinds=preprocessor.kinds))
+        program = model_of(self.source).program
+        base = read_base(read_table(X, kinds=program.kinds), program.base, program.column_names)
         if self._is_scaled:
             return torch.from_numpy(base.astype(np.float64) * self._unit + self._offset)
         return torch.from_numpy(base.copy())
@@ -194,29 +194,33 @@ class FittedEncoder(nn.Module):
         for name, array in encoding.arrays().items():
             if name != "kind":
                 self.register_buffer(name, torch.tensor(array, dtype=torch.int64 if name == "source" else None))
-        ends = np.searchsorted(encoding.kind, range(len(FEATURE_KINDS) + 1)).tolist()
-        self.ranges = [slice(*pair) for pair in pairwise(ends)]  # features are sorted by kind
+        self.ranges = encoding.ranges()
 
     def forward(self, base: Tensor) -> Tensor:
         """Encode base columns [n, q] as inputs of the trees [n, p]."""
         x = base[:, self.source]
-        is_missing = x.isnan()
-        from_start = (x - self.start) * self.rate
-        linear, soft_clip, ramp, level, missing = self.ranges
-        z = from_start[:, soft_clip].clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
-        r = torch.cat(
-            [
-                x[:, linear],
-                z / (1 + (z / 3).square()).sqrt(),
-                from_start[:, ramp].clamp(0, 1),
-                (x[:, level] == self.start[level]).to(x.dtype),
-                is_missing[:, missing].to(x.dtype),
-            ],
-            dim=1,
-        )
-        features = ((r - self.mean) * self.scale).clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
-        is_missing = is_missing & (torch.arange(x.shape[1], device=x.device) < missing.start)
-        return features.masked_fill(is_missing, 0.0)
+        pieces, is_missing = [], []
+        for kind, chosen in self.ranges.items():
+            values = x[:, chosen]
+            pieces.append(_feature_function(kind, values, self.start[chosen], self.rate[chosen]))
+            is_missing.append(values.isnan() & (kind is not FeatureKind.MISSING))
+        features = ((torch.cat(pieces, dim=1) - self.mean) * self.scale).clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
+        return features.masked_fill(torch.cat(is_missing, dim=1), 0.0)
+
+
+def _feature_function(kind: FeatureKind, x: Tensor, start: Tensor, rate: Tensor) -> Tensor:
+    """r(x) of features of one kind, as `softwood.tabular.features` defines it."""
+    if kind is FeatureKind.LINEAR:
+        return x
+    if kind is FeatureKind.LEVEL:
+        return (x == start).to(x.dtype)
+    if kind is FeatureKind.MISSING:
+        return x.isnan().to(x.dtype)
+    z = (x - start) * rate
+    if kind is FeatureKind.RAMP:
+        return z.clamp(0, 1)
+    z = z.clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
+    return z / (1 + (z / 3).square()).sqrt()
 
 
 class FittedMember(nn.Module):
@@ -253,16 +257,6 @@ class FittedMember(nn.Module):
             return self.trees(x) + self.offset
         masked = {"split_weight": self.trees.split_weight * self.feature_mask}
         return torch.func.functional_call(self.trees, masked, (x,)) + self.offset
-
-
-def _model_of(source: Any) -> Model:
-    model = source if isinstance(source, Model) else getattr(source, "model_", None)
-    if not isinstance(model, Model):
-        raise TypeError(
-            "model must be a fitted TreeEnsembleClassifier or TreeEnsembleRegressor, its model_, or the path of a "
-            f"saved one; got {type(source).__name__} without a fitted model: call fit first."
-        )
-    return model
 
 
 def _check_member(member: int, n_members: int) -> int:

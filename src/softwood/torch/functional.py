@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softwood.arguments import ACTIVATIONS, MAX_DEPTH
-from softwood.torch import dense, eager, native, operator
+from softwood.arguments import ACTIVATIONS, FLOAT32_GAMMA, MAX_DEPTH
+from softwood.torch import dense, eager, internals, native, operator
 
-SMALLEST_GAMMA, LARGEST_GAMMA = 1e-37, 1e37  # both have an inverse in float32
+# Those of float32 for all dtypes: a module may be cast after it was made.
+SMALLEST_GAMMA, LARGEST_GAMMA = FLOAT32_GAMMA
 IMPLEMENTATIONS = ("auto", "native", "dense")
 
 
@@ -24,7 +25,7 @@ def tree_ensemble(
     *,
     split_bias: Tensor | None = None,
     activation: str = "smooth_step",
-    gamma: float = 1.0,
+    gamma: float | Tensor = 1.0,
     sum_trees: bool = True,
     implementation: str = "auto",
     sparse_grad: bool = False,
@@ -41,8 +42,10 @@ def tree_ensemble(
         Biases of the internal nodes.
     activation : {"smooth_step", "smoother_step", "logistic"}
         What turns a node's <w, x> + b into the probability of going left. The logistic reaches every leaf.
-    gamma : float
-        Width of the band in which a sample goes both ways; for the logistic its temperature.
+    gamma : float or Tensor
+        Width of the band in which a sample goes both ways; for the logistic its temperature. A tensor of one element
+        gets a gradient, and compiled code takes any value of it without being compiled again. Where its value cannot
+        be looked at (in compiled code, on an accelerator), one that is not positive makes the output NaN.
     sum_trees : bool
         Whether the outputs of the trees are added up.
     implementation : {"auto", "native", "dense"}
@@ -72,16 +75,18 @@ def tree_ensemble(
     tensor([[1.1562],
             [1.0000]])
     """
-    options = (activation, gamma, sum_trees)
     if (  # the way of most calls, on which all that `_check` asks takes a microsecond
-        implementation in ("auto", "native")
+        type(gamma) is float
+        and implementation in ("auto", "native")
         and eager.is_plain_eager(x, split_weight, leaf_weight, split_bias)
         and activation in ACTIVATIONS
         and SMALLEST_GAMMA <= gamma <= LARGEST_GAMMA
         and native.accepts(x, split_weight, leaf_weight, split_bias)
     ):
-        return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
-    return _by_any_way(x, split_weight, leaf_weight, split_bias, options, implementation, sparse_grad)
+        return eager.apply(x, split_weight, leaf_weight, split_bias, (activation, gamma, sum_trees), sparse_grad)
+    return _by_any_way(
+        x, split_weight, leaf_weight, split_bias, activation, gamma, sum_trees, implementation, sparse_grad
+    )
 
 
 def _by_any_way(
@@ -89,12 +94,13 @@ def _by_any_way(
     split_weight: Tensor,
     leaf_weight: Tensor,
     split_bias: Tensor | None,
-    options: native.Options,
+    activation: str,
+    gamma: float | Tensor,
+    sum_trees: bool,
     implementation: str,
     sparse_grad: bool,
 ) -> Tensor:
     """Check everything, and go the way that device, dtype and whoever watches allow."""
-    activation, gamma, sum_trees = options
     device_type = x.device.type
     if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         x, split_weight, leaf_weight, split_bias = _for_autocast(x, split_weight, leaf_weight, split_bias)
@@ -102,17 +108,34 @@ def _by_any_way(
     is_native = _is_native(implementation, device_type)
     if sparse_grad:
         _check_sparse(is_native, x.dtype)
-    rows = x.reshape(-1, x.shape[-1])
-    if not is_native:
+    rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+    if is_native and rows.dtype not in (torch.float32, torch.float64):
+        rows, split_weight, leaf_weight, split_bias = _in_float32(rows, split_weight, leaf_weight, split_bias)
+    if isinstance(gamma, Tensor):
+        rows, split_bias = _in_units_of(gamma, rows, split_bias)
+        gamma = 1.0
+    if is_native:
+        options = (activation, gamma, sum_trees)
+        output = _native(rows, split_weight, leaf_weight, split_bias, options, sparse_grad).to(x.dtype)
+    else:
         output = dense.forward(
             rows, split_weight, leaf_weight, split_bias, activation=activation, gamma=gamma, sum_trees=sum_trees
         )
-    elif rows.dtype in (torch.float32, torch.float64):
-        output = _native(rows, split_weight, leaf_weight, split_bias, options, sparse_grad)
-    else:
-        rows, split_weight, leaf_weight, split_bias = _in_float32(rows, split_weight, leaf_weight, split_bias)
-        output = _native(rows, split_weight, leaf_weight, split_bias, options, sparse_grad).to(x.dtype)
-    return output.reshape(*x.shape[:-1], *output.shape[1:])
+    return output if x.ndim == 2 else output.reshape(*x.shape[:-1], *output.shape[1:])
+
+
+def _in_units_of(gamma: Tensor, x: Tensor, split_bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Divide x and biases by gamma, so that the band is 1 wide: autograd then knows gamma, and no kernel has to.
+
+    A split sees t / gamma = <w, x / gamma> + b / gamma. Dividing x is cheaper than dividing the weights, of which there
+    are 2^depth rows per tree, and leaves their gradients sparse if they are. The gradient of a product takes half the
+    time that the gradient of a quotient does.
+    """
+    gamma = gamma.reshape(())  # without dimensions it does not take part in type promotion
+    if not _can_be_read(gamma):
+        gamma = torch.where(gamma > 0, gamma, torch.nan)
+    inverse = gamma.reciprocal()
+    return x * inverse, None if split_bias is None else split_bias * inverse
 
 
 def reachable_leaves(
@@ -172,14 +195,7 @@ def _must_be_transparent() -> bool:
     """Return whether someone needs PyTorch's own operators: ONNX export, or torch.func, when it differentiates."""
     if eager.is_plain_eager():
         return False
-    if torch.onnx.is_in_onnx_export():
-        return True
-    if torch.compiler.is_compiling():
-        return torch._C._are_functorch_transforms_active()
-    return any(
-        interpreter.key() != torch._C._functorch.TransformType.Vmap
-        for interpreter in torch._C._functorch.get_interpreter_stack() or ()
-    )
+    return torch.onnx.is_in_onnx_export() or internals.is_differentiated()
 
 
 def _native(
@@ -218,7 +234,7 @@ def _check(
     leaf_weight: Tensor | None,
     split_bias: Tensor | None,
     activation: str,
-    gamma: float,
+    gamma: float | Tensor,
 ) -> None:
     dtype = x.dtype
     if not dtype.is_floating_point:
@@ -239,16 +255,30 @@ def _check(
     _check_shapes(x, split_weight, leaf_weight, split_bias)
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}; got {activation!r}")
-    check_gamma(gamma)
+    check_float32_gamma(gamma)
 
 
-def check_gamma(gamma: float) -> None:
-    """Refuse a width of the soft band without an inverse in float32."""
+def check_float32_gamma(gamma: float | Tensor) -> None:
+    """Refuse a width of the soft band without an inverse in float32, whatever the dtype, or several widths."""
+    if isinstance(gamma, Tensor):
+        if gamma.numel() != 1:
+            raise ValueError(
+                f"gamma must be a number or a tensor of one element, for all trees; got shape {_shape(gamma)}: "
+                "to give trees bands of their own, scale their split_weight and split_bias"
+            )
+        if not _can_be_read(gamma):
+            return
+        gamma = gamma.item()
     if not SMALLEST_GAMMA <= gamma <= LARGEST_GAMMA:
         raise ValueError(
-            f"gamma must be a number between {SMALLEST_GAMMA} and {LARGEST_GAMMA}, the width of the soft band; "
+            f"gamma must be a number between {SMALLEST_GAMMA} and {LARGEST_GAMMA:.2g}, the width of the soft band; "
             f"got {gamma}: 1.0 is a good start"
         )
+
+
+def _can_be_read(gamma: Tensor) -> bool:
+    """Return whether the value is at hand: nothing is traced, and no device has to be waited for."""
+    return gamma.device.type == "cpu" and eager.is_plain_eager(gamma)
 
 
 def _check_shapes(x: Tensor, split_weight: Tensor, leaf_weight: Tensor | None, split_bias: Tensor | None) -> None:

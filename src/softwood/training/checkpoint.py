@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softwood.model.container import write_whole
-from softwood.training.samples import EpochRecord, Member
+from softwood.training.samples import EpochRecord, MemberData
 from softwood.training.state import MemberState
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _VERSION = 1
 def write_checkpoint(
     path: str | os.PathLike[str],
     config: TrainingConfig,
-    members: Sequence[Member],
+    members: Sequence[MemberData],
     states: Sequence[MemberState],
     next_epoch: int,
 ) -> None:
@@ -67,7 +67,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str], config: TrainingConfig, members: Sequence[Member], states: Sequence[MemberState]
+    path: str | os.PathLike[str], config: TrainingConfig, members: Sequence[MemberData], states: Sequence[MemberState]
 ) -> int:
     """Put the members into the state that the file holds and return the epoch to go on with."""
     arrays, metadata = _read(path)
@@ -114,7 +114,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], di
     return arrays, metadata
 
 
-def _run_facts(config: TrainingConfig, members: Sequence[Member]) -> dict[str, Any]:
+def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[str, Any]:
     """What must not differ between a run and its continuation."""
     facts = dataclasses.asdict(config)
     loss = facts.pop("loss")
@@ -122,6 +122,7 @@ def _run_facts(config: TrainingConfig, members: Sequence[Member]) -> dict[str, A
         loss["name"] = getattr(loss["name"], "__qualname__", "callable")
     facts.update({f"loss.{name}": value for name, value in loss.items()})
     facts["seeds"] = [member.seed for member in members]
+    facts["penalties"] = [member.l1 for member in members]
     checksums: dict[int, int] = {}  # tables are often shared
 
     def checksum_of(array: Any) -> int | None:

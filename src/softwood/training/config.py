@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from softwood.arguments import MAX_DEPTH, check_activation
+from softwood.arguments import Activation, check_activation
+from softwood.declaration import Integer, Number, Unchecked, check_fields
+from softwood.training.hyperparameters import (
+    Count,
+    Depth,
+    Optimizer,
+    Penalty,
+    Positive,
+    Share,
+    all_declarations,
+)
 from softwood.training.losses import Loss
+
+_DEFAULT = {name: declaration.default for name, declaration in all_declarations().items()}
 
 
 @dataclass(frozen=True)
@@ -25,7 +37,8 @@ class TrainingConfig:
     init_scale : float
         Split and leaf weights start uniform in plus or minus this; biases start at 0.
     max_features : float
-        Share of the features that each split may use, a random choice made once per split. At least one is kept.
+        Share of the columns that each split may use, a random choice made once per split; at least one is kept. With
+        an encoding, a column is all features that read the same base column.
     learning_rate, schedule, warmup
         Highest learning rate; "cosine" (linear warm-up over the share `warmup` of all steps, then a half cosine to 0)
         or "constant" (after the same warm-up).
@@ -60,61 +73,41 @@ class TrainingConfig:
     """
 
     loss: Loss
-    n_trees: int = 64
-    depth: int = 4
-    gamma: float = 1.0
-    gamma_end: float | None = None
-    gamma_window: tuple[float, float] = (0.0, 1.0)
-    activation: Literal["smooth_step", "smoother_step", "logistic"] = "smooth_step"
+    n_trees: Count = _DEFAULT["n_trees"]
+    depth: Depth = _DEFAULT["depth"]
+    gamma: Positive = _DEFAULT["gamma"]
+    gamma_end: Positive | None = _DEFAULT["gamma_end"]
+    gamma_window: Annotated[tuple[float, float], Unchecked("two rising shares in [0, 1]")] = (0.0, 1.0)
+    activation: Activation = _DEFAULT["activation"]
     bias: bool = True
-    init_scale: float = 0.01
-    max_features: float = 1.0
-    learning_rate: float = 0.004
+    init_scale: Positive = 0.01
+    max_features: Share = 1.0
+    learning_rate: Positive = 0.004
     schedule: Literal["cosine", "constant"] = "cosine"
-    warmup: float = 0.1
-    batch_size: int = 64
-    max_epochs: int = 50
-    patience: int | None = 15
-    best_after: int = 0
-    l1: float = 0.0
-    l2: float = 0.0
-    weight_decay: float = 0.0
+    warmup: Annotated[float, Number(0, 1, open_high=True)] = 0.1
+    batch_size: Count = _DEFAULT["batch_size"]
+    max_epochs: Count = 50
+    patience: Count | None = 15
+    best_after: Annotated[int, Integer(0)] = 0
+    l1: Penalty = 0.0
+    l2: Penalty = _DEFAULT["l2"]
+    weight_decay: Penalty = 0.0
     batch_norm: bool | Literal["fixed"] = True
-    optimizer: Literal["auto", "adam", "lazy_adam"] = "auto"
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    ema: float | None = None
-    batch_norm_epsilon: float = 1e-5
+    optimizer: Optimizer = _DEFAULT["optimizer"]
+    betas: Annotated[tuple[float, float], Unchecked("two numbers in [0, 1)")] = (0.9, 0.999)
+    epsilon: Positive = 1e-8
+    ema: Annotated[float, Number(0, 1, open_low=True, open_high=True)] | None = None
+    batch_norm_epsilon: Positive = 1e-5
 
     def check(self) -> None:
         """Raise a ValueError that names the first setting that is out of range, if any is."""
-        self.loss.check()
         check_activation(self.activation)
-        gamma_end = self.gamma if self.gamma_end is None else self.gamma_end
-        rules = [
-            ("n_trees", "at least 1", self.n_trees >= 1),
-            ("depth", f"1 to {MAX_DEPTH}", 1 <= self.depth <= MAX_DEPTH),
-            ("gamma", "positive", self.gamma > 0),
-            ("gamma_end", "positive or None", gamma_end > 0),
-            ("gamma_window", "two rising shares in [0, 1]", 0 <= self.gamma_window[0] <= self.gamma_window[1] <= 1),
-            ("init_scale", "positive", self.init_scale > 0),
-            ("max_features", "in (0, 1]", 0 < self.max_features <= 1),
-            ("learning_rate", "positive", self.learning_rate > 0),
-            ("schedule", "'cosine' or 'constant'", self.schedule in ("cosine", "constant")),
-            ("warmup", "in [0, 1)", 0 <= self.warmup < 1),
-            ("batch_size", "at least 1", self.batch_size >= 1),
-            ("max_epochs", "at least 1", self.max_epochs >= 1),
-            ("patience", "at least 1 or None", self.patience is None or self.patience >= 1),
-            ("l1", "at least 0", self.l1 >= 0),
-            ("l2", "at least 0", self.l2 >= 0),
-            ("weight_decay", "at least 0", self.weight_decay >= 0),
-            ("batch_norm", "True, False or 'fixed'", self.batch_norm in (True, False, "fixed")),
-            ("optimizer", "'auto', 'adam' or 'lazy_adam'", self.optimizer in ("auto", "adam", "lazy_adam")),
-            ("betas", "two numbers in [0, 1)", all(0 <= beta < 1 for beta in self.betas) and len(self.betas) == 2),
-            ("epsilon", "positive", self.epsilon > 0),
-            ("ema", "in (0, 1) or None", self.ema is None or 0 < self.ema < 1),
-            ("batch_norm_epsilon", "positive", self.batch_norm_epsilon > 0),
-        ]
-        for name, requirement, holds in rules:
+        check_fields(self)
+        self.loss.check()
+        rules = {
+            "gamma_window": ("two rising shares in [0, 1]", 0 <= self.gamma_window[0] <= self.gamma_window[1] <= 1),
+            "betas": ("two numbers in [0, 1)", len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)),
+        }
+        for name, (words, holds) in rules.items():
             if not holds:
-                raise ValueError(f"{name} must be {requirement}; got {getattr(self, name)!r}.")
+                raise ValueError(f"{name} must be {words}; got {getattr(self, name)!r}.")

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from softwood.arguments import check_n_threads
-from softwood.model.parts import BatchNorm, Trees
 from softwood.ops import get_num_threads
+from softwood.tabular.lookups import Lookups
 from softwood.training.checkpoint import read_checkpoint, write_checkpoint
 from softwood.training.config import TrainingConfig
-from softwood.training.samples import EpochRecord, Member, StopReason, TrainedMember, check_members
+from softwood.training.lookup_state import LookupState
+from softwood.training.samples import EpochRecord, MemberData, StopReason, TrainedMember, check_members
 from softwood.training.state import MemberState
 
 EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
@@ -27,7 +28,7 @@ EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
 
 def fit_members(
     config: TrainingConfig,
-    members: Sequence[Member],
+    members: Sequence[MemberData],
     *,
     n_threads: int | None = None,
     callback: EpochCallback | None = None,
@@ -47,7 +48,7 @@ def fit_members(
     Parameters
     ----------
     config : TrainingConfig
-    members : sequence of Member
+    members : sequence of MemberData
         Their tables may differ (two encodings, say), but share dtype and number of targets.
     n_threads : int, optional
         At most this many threads; the library's setting if None.
@@ -64,8 +65,8 @@ def fit_members(
     keep_state : bool
         Return the optimiser's moments too, of the last step rather than of the best epoch.
     accumulate : bool
-        With `Member.start`: merge its batch-norm statistics with those of the new rows rather than replace them (for
-        tables that come in pieces).
+        With `MemberData.start`: merge its batch-norm statistics with those of the new rows rather than replace them,
+        for tables that come in pieces.
 
     Raises
     ------
@@ -76,17 +77,17 @@ def fit_members(
 
     Examples
     --------
-    >>> from softwood.training import Samples
+    >>> from softwood.training import Loss, Samples
     >>> x = np.random.default_rng(0).normal(size=(200, 3))
     >>> config = TrainingConfig(Loss("squared_error"), n_trees=4, depth=2, max_epochs=30, learning_rate=0.05)
-    >>> (member,) = fit_members(config, [Member(Samples(x, x[:, 0] > 0, rows=np.arange(150)))])
+    >>> (member,) = fit_members(config, [MemberData(Samples(x, x[:, 0] > 0, rows=np.arange(150)))])
     >>> member.history[-1].train_loss < 0.1
     True
     """
     config.check()
     check_members(config.loss, members)
     threads = check_n_threads(n_threads) or get_num_threads()
-    states = [MemberState(config, member, n_threads=threads, accumulate=accumulate) for member in members]
+    states = [_state_class(member)(config, member, n_threads=threads, accumulate=accumulate) for member in members]
     fit = _Fit(config, members, states, threads, callback, checkpoint, checkpoint_every)
     if resume and checkpoint is not None and os.path.exists(checkpoint):
         fit.next_epoch = read_checkpoint(checkpoint, config, members, states)
@@ -99,7 +100,7 @@ class _Fit:
     """The loop over epochs."""
 
     config: TrainingConfig
-    members: Sequence[Member]
+    members: Sequence[MemberData]
     states: list[MemberState]
     n_threads: int
     callback: EpochCallback | None
@@ -185,32 +186,15 @@ def _not_finite(config: TrainingConfig, member: int, epoch: int, step: int) -> F
     )
 
 
+def _state_class(member: MemberData) -> type[MemberState]:
+    return LookupState if isinstance(member.train.encoding, Lookups) else MemberState
+
+
 def _trained(state: MemberState, keep_state: bool) -> TrainedMember:
     arrays, gamma = (state.current(), state.native.gamma) if state.best is None else (state.best, state.best_gamma)
     best_epoch = state.best_epoch if state.best is not None else len(state.history) - 1
-    config, norm = state.config, None
-    if config.batch_norm:
-        norm = BatchNorm(
-            mean=state.arrays["mean"],
-            variance=state.arrays["variance"],
-            scale=arrays["scale"],
-            shift=arrays["shift"],
-            epsilon=config.batch_norm_epsilon,
-            n_rows=state.n_rows_seen,
-        )
-    frozen = np.isinf(state.arrays["split_weight.second_moment"])
-    trees = Trees(
-        split_weight=arrays["split_weight"],
-        split_bias=arrays.get("split_bias"),
-        leaf_weight=arrays["leaf_weight"],
-        offset=state.arrays["offset"],
-        gamma=gamma,
-        activation=config.activation,
-        batch_norm=norm,
-        feature_mask=~frozen if frozen.any() else None,
-    )
     return TrainedMember(
-        trees=trees,
+        trees=state.trees(arrays, gamma),
         best_epoch=best_epoch,
         best_loss=float(state.best_loss) if state.best is not None else float("nan"),
         history=state.history,

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logit, softmax  # type: ignore[import-untyped]
+from scipy.special import logit  # type: ignore[import-untyped]
 
 from softwood.arguments import FloatArray
+from softwood.model.program import Link
 
-CustomLoss = Callable[[FloatArray, FloatArray, FloatArray], "FloatArray | tuple[FloatArray, float]"]
+CustomLoss = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | tuple[FloatArray, float]]
 
 # The order is that of LossKind in the core.
-LOSS_NAMES = (
+LossName = Literal[
     "cross_entropy",
     "binary_cross_entropy",
     "squared_error",
@@ -30,7 +31,8 @@ LOSS_NAMES = (
     "poisson",
     "gamma",
     "tweedie",
-)
+]
+LOSS_NAMES: tuple[str, ...] = get_args(LossName)
 _CUSTOM = len(LOSS_NAMES)
 _LOG_LINK = ("poisson", "gamma", "tweedie")
 # Shares of classes nearer to 0 or 1 than this start from the score of this one.
@@ -151,18 +153,14 @@ class Loss:
 
         For a callable, predictions are the scores.
         """
-        if self.name == "cross_entropy":
-            return softmax(scores, axis=1)
-        if self.name == "binary_cross_entropy":
-            return expit(scores)
-        return np.exp(scores) if self.name in _LOG_LINK else scores
+        return self.link.inverse(scores)
 
     @property
-    def link(self) -> str:
-        """How scores become predictions one by one: "binary", "softmax", "exponential" or "identity"."""
+    def link(self) -> Link:
+        """How scores become predictions."""
         if self.name in ("cross_entropy", "binary_cross_entropy"):
-            return "softmax" if self.name == "cross_entropy" else "binary"
-        return "exponential" if self.name in _LOG_LINK else "identity"
+            return Link.SOFTMAX if self.name == "cross_entropy" else Link.BINARY
+        return Link.EXPONENTIAL if self.name in _LOG_LINK else Link.IDENTITY
 
     def native_settings(self, n_targets: int) -> dict[str, Any]:
         """The loss as the compiled trainer takes it."""

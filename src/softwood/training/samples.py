@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from softwood.arguments import FloatArray
 from softwood.model.parts import Trees
 from softwood.tabular.features import Encoding
+from softwood.tabular.lookups import Lookups
 from softwood.training.losses import Loss
 
 _FINITE_BLOCK = 1 << 16
@@ -35,21 +36,27 @@ class Samples:
         Not negative. Scaled inside so that the mean over these rows is 1.
     rows : ndarray of int, optional
         Which rows of the table belong; all if None.
-    encoding : Encoding, optional
-        The trees then see the encoded rows of x, a base matrix in which NaN stands for a missing value. Rows are
-        encoded as they are needed, so that no encoded table is held in memory.
+    encoding : Encoding or Lookups, optional
+        With an `Encoding`, the trees see the encoded rows of x, a base matrix in which NaN stands for a missing value.
+        Rows are encoded as they are needed, so that no encoded table is held in memory. With `Lookups`, x has their
+        cells (uint32), and the splits are sums of lookups.
     """
 
     x: FloatArray
     y: NDArray[Any]
     sample_weight: NDArray[Any] | None = None
     rows: NDArray[np.integer[Any]] | None = None
-    encoding: Encoding | None = None
+    encoding: Encoding | Lookups | None = None
 
     @property
     def n_features(self) -> int:
         """Number of inputs p that the trees see."""
         return self.x.shape[1] if self.encoding is None else self.encoding.n_features
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows that belong."""
+        return len(self.x) if self.rows is None else len(self.rows)
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,8 @@ class EpochRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
-    """One ensemble to be trained.
+class MemberData:
+    """What one member, an ensemble of a model, is trained on and starts from.
 
     Parameters
     ----------
@@ -85,6 +92,8 @@ class Member:
         Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
     start : TrainedMember, optional
         Go on from these trees instead of random ones; moments of the optimiser too if it holds them.
+    l1 : float, optional
+        Penalty of this member instead of the configuration's.
     """
 
     train: Samples
@@ -92,13 +101,15 @@ class Member:
     seed: int = 0
     offset: FloatArray | None = None
     start: TrainedMember | None = None
+    l1: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedMember:
     """Result of one member: its best trees, which epoch they are from (counted from 0), and the history.
 
-    `optimizer_state` (only with `keep_state=True`) lets a later call go on where this one stopped; see `Member.start`.
+    `optimizer_state` (only with `keep_state=True`) lets a later call continue where this one stopped; see
+    `MemberData.start`.
     """
 
     trees: Trees
@@ -109,7 +120,7 @@ class TrainedMember:
     optimizer_state: dict[str, NDArray[Any]] | None = None
 
 
-def check_members(loss: Loss, members: Sequence[Member]) -> None:
+def check_members(loss: Loss, members: Sequence[MemberData]) -> None:
     if not members:
         raise ValueError("members must hold at least one member; got none.")
     first = _check_samples(members[0].train, loss, "members[0].train")
@@ -136,7 +147,10 @@ def check_members(loss: Loss, members: Sequence[Member]) -> None:
 
 def _check_samples(samples: Samples, loss: Loss, name: str) -> tuple[np.dtype[Any], int]:
     x, y = samples.x, np.asarray(samples.y)
-    if (
+    if isinstance(samples.encoding, Lookups):
+        if x.dtype != np.uint32 or x.ndim != 2 or not x.flags.c_contiguous or x.shape[1] != samples.n_features:
+            raise ValueError(f"{name}.x must be the cells that its lookups made; got {x.dtype} of shape {np.shape(x)}.")
+    elif (
         not isinstance(x, np.ndarray)
         or x.ndim != 2
         or x.dtype not in (np.float32, np.float64)

@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from softwood import _core
 from softwood.arguments import FloatArray, check_activation
-from softwood.training.samples import EpochRecord, Member, Samples, StopReason, TrainedMember
+from softwood.model.parts import BatchNorm, Trees
+from softwood.tabular.features import Encoding
+from softwood.training.samples import EpochRecord, MemberData, Samples, StopReason, TrainedMember
 
 if TYPE_CHECKING:
     from softwood.training.config import TrainingConfig
 
-_TRAINED = ("split_weight", "split_bias", "leaf_weight", "scale", "shift")
 _UPDATES = {"adam": 0, "lazy_adam": 1, "auto": 2}
 _NORMALISATION = {False: 0, True: 1, "fixed": 2}
 _MASK_VALUES = 2**20  # random numbers for feature masks that are held at once
@@ -27,7 +28,10 @@ _MASK_VALUES = 2**20  # random numbers for feature masks that are held at once
 class MemberState:
     """Arrays and counters of one member, and the compiled trainer that works on them in place."""
 
-    def __init__(self, config: TrainingConfig, member: Member, *, n_threads: int, accumulate: bool) -> None:
+    TRAINED: tuple[str, ...] = ("split_weight", "split_bias", "leaf_weight", "scale", "shift")
+    arrays: dict[str, Any]
+
+    def __init__(self, config: TrainingConfig, member: MemberData, *, n_threads: int, accumulate: bool) -> None:
         self.config = config
         self.dtype = member.train.x.dtype
         self.best_epoch = -1
@@ -37,30 +41,25 @@ class MemberState:
         self.history: list[EpochRecord] = []
         self.stopped_by: StopReason | None = None
 
-        train = _native_samples(member.train, self.dtype)
-        n_targets = train["targets"].shape[1]
-        n_rows = len(member.train.x) if train["rows"] is None else len(train["rows"])
-        n_features = member.train.n_features
-        n_outputs = config.loss.outputs_for(n_targets)
-        self.n_steps = -(-n_rows // config.batch_size) * config.max_epochs
-        self.arrays = _initial_arrays(config, member, n_features, n_outputs)
-        if config.batch_norm:
-            self._set_statistics(member, train, n_rows, n_threads, accumulate)
-        settings = {
-            **_native_settings(config, self.n_steps),
-            **config.loss.native_settings(n_targets),
-            "n_features": n_features,
-            "seed": member.seed,
-        }
-        validation = None if member.validation is None else _native_samples(member.validation, self.dtype)
-        self.native: Any = _native_class(self.dtype)(
-            settings, self.arrays, train, validation, config.loss.native_callable()
-        )
+        self.n_steps = _n_steps(config, member.train)
+        self.native: Any = self._make_native(member, n_threads=n_threads, accumulate=accumulate)
         if member.start is not None and member.start.optimizer_state is not None:
             self.native.adam_step = int(member.start.optimizer_state["adam_step"])
 
+    def _make_native(self, member: MemberData, *, n_threads: int, accumulate: bool) -> Any:
+        """Fill `arrays` and return the compiled trainer."""
+        config = self.config
+        train = _native_samples(member.train, self.dtype)
+        n_targets, n_features = train["targets"].shape[1], member.train.n_features
+        self.arrays = _initial_arrays(config, member, n_features, config.loss.outputs_for(n_targets))
+        if config.batch_norm:
+            self._set_statistics(member, train, member.train.n_rows, n_threads, accumulate)
+        settings = native_settings(config, member, n_targets) | {"n_features": n_features}
+        validation = None if member.validation is None else _native_samples(member.validation, self.dtype)
+        return _native_class(self.dtype)(settings, self.arrays, train, validation, config.loss.native_callable())
+
     def _set_statistics(
-        self, member: Member, train: dict[str, Any], n_rows: int, n_threads: int, accumulate: bool
+        self, member: MemberData, train: dict[str, Any], n_rows: int, n_threads: int, accumulate: bool
     ) -> None:
         """Exact mean and variance of the training rows, merged with those of earlier rows if `accumulate`."""
         p = member.train.n_features
@@ -79,7 +78,7 @@ class MemberState:
 
     def current(self) -> dict[str, FloatArray]:
         """Copies of the parameters that evaluation uses: the last ones, or their averages."""
-        names = [name for name in _TRAINED if name in self.arrays]
+        names = [name for name in self.TRAINED if name in self.arrays]
         return {name: self.arrays.get(f"{name}.evaluated", self.arrays[name]).copy() for name in names}
 
     def keep_best(self, epoch: int, loss: float) -> None:
@@ -93,13 +92,42 @@ class MemberState:
         state["adam_step"] = np.asarray(self.native.adam_step, dtype=np.int64)
         return state
 
+    def trees(self, parameters: dict[str, FloatArray], gamma: float) -> Trees:
+        """The trees of some parameters, the present ones or the best."""
+        config, norm = self.config, None
+        if config.batch_norm:
+            norm = BatchNorm(
+                mean=self.arrays["mean"],
+                variance=self.arrays["variance"],
+                scale=parameters["scale"],
+                shift=parameters["shift"],
+                epsilon=config.batch_norm_epsilon,
+                n_rows=self.n_rows_seen,
+            )
+        frozen = np.isinf(self.arrays["split_weight.second_moment"])
+        return Trees(
+            split_weight=parameters["split_weight"],
+            split_bias=parameters.get("split_bias"),
+            leaf_weight=parameters["leaf_weight"],
+            offset=self.arrays["offset"],
+            gamma=gamma,
+            activation=config.activation,
+            batch_norm=norm,
+            feature_mask=~frozen if frozen.any() else None,
+        )
+
 
 def _native_class(dtype: npt.DTypeLike) -> Any:
-    return _core.MemberFloat32 if dtype == np.float32 else _core.MemberFloat64
+    return _core.TrainerFloat32 if dtype == np.float32 else _core.TrainerFloat64
 
 
 def _native_samples(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
-    """Targets as floats in two dimensions, weights of mean 1, rows as int64; the table itself is not copied."""
+    encoding = None if samples.encoding is None else samples.encoding.arrays()
+    return {"x": samples.x, "encoding": encoding, **native_labels(samples, dtype)}
+
+
+def native_labels(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
+    """Targets as floats in two dimensions, weights of mean 1, rows as int64."""
     y = np.asarray(samples.y)
     targets = np.ascontiguousarray(y.reshape(len(y), -1), dtype=dtype)
     rows = None if samples.rows is None else np.ascontiguousarray(samples.rows, dtype=np.int64)
@@ -107,12 +135,18 @@ def _native_samples(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
     if samples.sample_weight is not None:
         weight = np.asarray(samples.sample_weight, dtype=np.float64)
         weight = np.ascontiguousarray(weight / weight[slice(None) if rows is None else rows].mean(), dtype=dtype)
-    encoding = None if samples.encoding is None else samples.encoding.arrays()
-    return {"x": samples.x, "targets": targets, "weight": weight, "rows": rows, "encoding": encoding}
+    return {"targets": targets, "weight": weight, "rows": rows}
 
 
-def _native_settings(config: TrainingConfig, n_steps: int) -> dict[str, Any]:
+def _n_steps(config: TrainingConfig, train: Samples) -> int:
+    return -(-train.n_rows // config.batch_size) * config.max_epochs
+
+
+def native_settings(config: TrainingConfig, member: MemberData, n_targets: int) -> dict[str, Any]:
+    """The configuration as compiled trainers take it."""
     return {
+        **config.loss.native_settings(n_targets),
+        "seed": member.seed,
         "n_trees": config.n_trees,
         "depth": config.depth,
         "activation": check_activation(config.activation),
@@ -126,35 +160,44 @@ def _native_settings(config: TrainingConfig, n_steps: int) -> dict[str, Any]:
         "anneal_end": config.gamma_window[1],
         "warmup": config.warmup,
         "cosine": config.schedule == "cosine",
-        "n_steps": n_steps,
+        "n_steps": _n_steps(config, member.train),
         "updates": _UPDATES[config.optimizer],
         "beta1": config.betas[0],
         "beta2": config.betas[1],
         "epsilon": config.epsilon,
-        "l1": config.l1,
+        "l1": config.l1 if member.l1 is None else member.l1,
         "l2": config.l2,
         "weight_decay": config.weight_decay,
         "average_decay": config.ema or 0.0,
     }
 
 
-def _initial_arrays(config: TrainingConfig, member: Member, n_features: int, n_outputs: int) -> dict[str, Any]:
+def with_moments(parameters: dict[str, Any], ema: float | None) -> dict[str, Any]:
+    """The parameters, and the optimiser's arrays beside each of them."""
+    arrays = dict(parameters)
+    for name, array in parameters.items():
+        arrays[f"{name}.first_moment"] = np.zeros_like(array)
+        arrays[f"{name}.second_moment"] = np.zeros_like(array)
+        if ema:
+            arrays[f"{name}.average"] = np.zeros_like(array)
+            arrays[f"{name}.evaluated"] = array.copy()
+    return arrays
+
+
+def _initial_arrays(config: TrainingConfig, member: MemberData, n_features: int, n_outputs: int) -> dict[str, Any]:
     """Parameters, random or those of `member.start`, and the optimiser's arrays beside each of them."""
     dtype = member.train.x.dtype
     start = member.start
     if start is not None and start.optimizer_state is not None:
         return {name: array.copy() for name, array in start.optimizer_state.items() if name != "adam_step"}
     if start is None:
-        arrays, mask = _random_parameters(config, member.seed, n_features, n_outputs, dtype)
+        encoding = member.train.encoding
+        columns = encoding.source if isinstance(encoding, Encoding) else np.arange(n_features)
+        arrays, mask = _random_parameters(config, member.seed, columns, n_outputs, dtype)
     else:
         arrays, mask = _parameters_of(start, dtype), start.trees.feature_mask
     offset = np.zeros(n_outputs) if member.offset is None else member.offset
-    for name in list(arrays):
-        arrays[f"{name}.first_moment"] = np.zeros_like(arrays[name])
-        arrays[f"{name}.second_moment"] = np.zeros_like(arrays[name])
-        if config.ema:
-            arrays[f"{name}.average"] = np.zeros_like(arrays[name])
-            arrays[f"{name}.evaluated"] = arrays[name].copy()
+    arrays = with_moments(arrays, config.ema)
     if mask is not None:
         arrays["split_weight.second_moment"][~mask] = np.inf  # freezes them: see Parameter in the core
     if config.ema:
@@ -165,8 +208,10 @@ def _initial_arrays(config: TrainingConfig, member: Member, n_features: int, n_o
 
 
 def _random_parameters(
-    config: TrainingConfig, seed: int, n_features: int, n_outputs: int, dtype: npt.DTypeLike
+    config: TrainingConfig, seed: int, columns: npt.NDArray[np.integer[Any]], n_outputs: int, dtype: npt.DTypeLike
 ) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
+    """Parameters, and which features [m, 2^d - 1, p] splits may use: all or none of those that read the same column."""
+    n_features = len(columns)
     random = np.random.default_rng(seed)
     n_splits = 2**config.depth - 1
 
@@ -181,16 +226,19 @@ def _random_parameters(
         arrays["split_bias"] = np.zeros((config.n_trees, n_splits), dtype)
     if config.batch_norm:
         arrays["scale"], arrays["shift"] = np.ones(n_features, dtype), np.zeros(n_features, dtype)
-    n_allowed = max(1, round(config.max_features * n_features))
-    if n_allowed == n_features:
+    _, column = np.unique(columns, return_inverse=True)
+    n_columns = int(column.max()) + 1
+    n_allowed = max(1, round(config.max_features * n_columns))
+    if n_allowed == n_columns:
         return arrays, None
     mask = np.zeros((config.n_trees, n_splits, n_features), dtype=bool)
     n_at_once = max(1, _MASK_VALUES // (n_splits * n_features))
     for first in range(0, config.n_trees, n_at_once):
         part = mask[first : first + n_at_once]
-        keys = random.random(part.shape, dtype=np.float32)
-        allowed = np.argpartition(keys, n_allowed - 1, axis=2)[:, :, :n_allowed]
-        np.put_along_axis(part, allowed, True, axis=2)
+        keys = random.random((*part.shape[:2], n_columns), dtype=np.float32)
+        allowed = np.zeros(keys.shape, dtype=bool)
+        np.put_along_axis(allowed, np.argpartition(keys, n_allowed - 1, axis=2)[:, :, :n_allowed], True, axis=2)
+        part[:] = allowed[:, :, column]
     arrays["split_weight"][~mask] = 0
     return arrays, mask
 

@@ -1,5 +1,5 @@
-// For tests that are compiled once per instruction set; to be included before the header under test. The program ends
-// with 77 ("skipped") where the machine lacks the set.
+// For tests that are compiled once per instruction set; to be included before the header under test. The program exits
+// with 77 ("skipped") if the machine lacks the set.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 #include "softwood/ensemble.h"
 
 #if defined(SOFTWOOD_TEST_portable)
-#undef __x86_64__  // from here on this is an unknown machine; the system's headers are through
+#undef __x86_64__  // an unknown machine from here on; the system headers have been included
 #endif
 
 #define SOFTWOOD_TEXT_OF(name) #name
@@ -31,7 +31,7 @@ inline bool machine_has_instruction_set() {
 #endif
 }
 
-// Not part of main, which must run everywhere: a sanitizer begins a function with whatever instructions it may use.
+// Not part of main, which must run everywhere: a sanitizer may use any instruction at the beginning of a function.
 template <typename Test>
 [[gnu::noinline]] void run(const Test& test) {
   test();

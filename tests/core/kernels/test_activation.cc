@@ -1,4 +1,4 @@
-// activation.h: routing against long double, exactness at the edges, and both halves of the backward step.
+// activation.h: routing against long double, exactness at the edges, and the backward step.
 #include "run.h"  // first
 
 #include "activation.h"
@@ -58,7 +58,7 @@ static void follows_the_definition(Activation activation, T gamma) {
   });
 }
 
-// Hard from the edge on, fractional one step of floating point inside of it.
+// Hard at the edge, fractional at the next floating-point number inside it.
 template <typename T>
 static void is_exact_at_the_edges(Activation activation, T gamma) {
   const T edge = gamma / 2;

@@ -1,4 +1,4 @@
-// gemm.h: against three loops, over all sizes of the last tile, with rows that lie apart.
+// gemm.h: against three loops, for all sizes of the last tile, with gaps between rows.
 #include "run.h"  // first
 
 #include "gemm.h"
@@ -30,7 +30,7 @@ static void equals_three_loops(std::int64_t n_rows, std::int64_t n_columns, std:
   } else {
     gemm<T>(n_rows, n_columns, n_terms, a_row, a_step, Strided<T>{b.data(), b_stride}, write_to<T>(out_row));
   }
-  CHECK(out == want);  // what lies between the rows included
+  CHECK(out == want);  // including the gaps between rows
 }
 
 template <typename T>

@@ -1,7 +1,8 @@
-// lists.h: split values, both ways to the level below, and outputs, against loops over the entries.
+// lists.h and split_values.h: split values of lists, both ways to the level below, and outputs, against loops over the
+// entries.
 #include "run.h"  // first
 
-#include "lists.h"
+#include "split_values.h"
 
 using namespace softwood;
 using namespace softwood::SOFTWOOD_ISA;
@@ -143,7 +144,7 @@ static void outputs_are_sums_over_leaves(std::int64_t count, std::int64_t k) {
 
 template <typename T>
 static void pairs_hold_the_largest_codes() {
-  constexpr Integer<T> code = Integer<T>(kMostLeaves / 2 - 1), sample = Integer<T>(kMostSamples - 1);
+  constexpr Integer<T> code = Integer<T>(kMaxLeaves / 2 - 1), sample = Integer<T>(kMaxSamples - 1);
   const Integer<T> left = left_child(code << kSampleBits | sample), right = right_sibling(left);
   CHECK(code_of(left) == 2 * code && code_of(right) == 2 * code + 1);
   CHECK(sample_of(left) == sample && sample_of(right) == sample);

@@ -1,21 +1,17 @@
-"""Encodings against hand-computed values, unseen and missing cells, merging of rows, and the way through plain data."""
+"""Columns of a table: unseen and missing cells, target means, dates, merging of rows, and plain data."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
 
-from softwood import encoding
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
-from softwood.tabular.features import FEATURE_KINDS, fit_encodings
+from softwood.tabular.features import FeatureKind
 from softwood.tabular.table import read_table
-from softwood.training import Member, Samples, TrainingConfig, fit_members
-from softwood.training.losses import Loss
 
 
 def fitted(X, y=None):
@@ -34,57 +30,7 @@ def encode(preprocessor, X, name="standard"):
 
 
 def kinds_of(fitted_encoding):
-    return [FEATURE_KINDS[kind] for kind in fitted_encoding.kind]
-
-
-def test_standard_encoding_standardises():
-    X = np.array([[1.0], [2.0], [3.5], [6.0]])
-    preprocessor, _ = fitted(X)
-    np.testing.assert_allclose(encode(preprocessor, X), (X - X.mean()) / X.std(), rtol=1e-6)
-
-
-def test_piecewise_encoding_by_hand():
-    x = np.linspace(0, 100, 101)[:, None]
-    x[-1] = 1e4  # an outlier
-    preprocessor, _ = fitted(x)
-    found = preprocessor.encodings["piecewise"]
-    assert kinds_of(found) == ["soft_clip"] + ["ramp"] * 8
-    encoded = encode(preprocessor, x, "piecewise")
-    z = (x[:, 0] - 50) / 50.5  # quartiles lie between rows: 24.75 and 75.25
-    clipped = z / np.sqrt(1 + (z / 3) ** 2)
-    np.testing.assert_allclose(encoded[:, 0], (clipped - clipped.mean()) / clipped.std(), rtol=1e-5)
-    knots = found.start[1:]
-    assert np.all(np.diff(knots) > 0)
-    ramp = np.clip((x[:, 0] - knots[3]) / (knots[4] - knots[3]), 0, 1)
-    np.testing.assert_allclose(encoded[:, 4], (ramp - ramp.mean()) / ramp.std(), rtol=1e-4, atol=1e-5)
-    assert np.abs(encoded).max() < 10.5  # one row of 101 at the end of the last ramp
-
-
-def test_integers_of_few_levels_become_flags():
-    X = np.array([0, 1, 2, 2, 5] * 4, dtype=float)[:, None]
-    preprocessor, _ = fitted(X)
-    for name in ("standard", "piecewise"):
-        assert kinds_of(preprocessor.encodings[name]) == ["level"] * 4
-    assert kinds_of(fitted(X[:, :] + 0.5)[0].encodings["standard"]) == ["linear"]  # not integers
-    assert kinds_of(fitted(np.arange(11.0)[:, None])[0].encodings["standard"]) == ["linear"]  # too many
-    assert kinds_of(fitted(np.array([[0.0], [1.0]]))[0].encodings["piecewise"]) == ["linear"]  # too few
-
-
-def test_bins_keep_within_their_budget():
-    rng = np.random.default_rng(0)
-    for n_columns, n_bins in ((3, 8), (32, 8), (64, 4), (200, 2)):
-        found = fit_encodings(rng.normal(size=(300, n_columns)).astype(np.float32), ["number"] * n_columns)["piecewise"]
-        n_ramps = int((found.kind == encoding.RAMP).sum())
-        assert n_ramps == min(n_columns * n_bins, 256)
-
-
-def test_missing_numbers():
-    X = np.array([[1.0, 1.0], [3.0, 2.0], [np.nan, 3.5]])
-    preprocessor, _ = fitted(X)
-    assert kinds_of(preprocessor.encodings["standard"]) == ["linear", "linear", "missing"]
-    encoded = encode(preprocessor, [[np.nan, np.nan]])
-    # Missing cells stand at the mean; only the column that had some in training has an indicator.
-    np.testing.assert_allclose(encoded, [[0, 0, np.sqrt(2)]], rtol=1e-6)
+    return [FeatureKind(kind).name.lower() for kind in fitted_encoding.kind]
 
 
 def test_unseen_and_missing_categories():
@@ -119,6 +65,25 @@ def test_many_categories_get_cross_fitted_target_means():
     np.testing.assert_allclose(unseen[0], [-1, y.mean()], rtol=1e-6)
 
 
+def test_ten_levels_get_flags_and_eleven_target_means():
+    for n_levels, has_many in ((10, False), (11, True)):
+        preprocessor, _ = fitted(pd.DataFrame({"code": [f"c{i % n_levels}" for i in range(110)]}), np.arange(110.0))
+        assert preprocessor.columns[0].has_many_levels == has_many
+        assert kinds_of(preprocessor.encodings["standard"]) == (["linear"] if has_many else ["level"] * 10)
+
+
+def test_target_means_of_a_training_row_leave_out_its_own_fold():
+    """Every fifth row is a fold."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"code": [f"c{i}" for i in rng.integers(0, 12, 300)]})
+    y = rng.random(300)
+    _, before = fitted(X, y)
+    fold = np.arange(300) % 5 == 2
+    _, after = fitted(X, np.where(fold, y + 1, y))
+    np.testing.assert_array_equal(before[fold, 1], after[fold, 1])
+    assert np.all(before[~fold, 1] != after[~fold, 1])
+
+
 def test_target_means_of_several_targets():
     code = np.arange(300) % 15
     y = np.column_stack([code == 3, code % 2, np.zeros(300)]).astype(float)
@@ -136,6 +101,8 @@ def test_rare_levels_stand_for_unseen_ones():
     preprocessor, _ = fitted(pd.DataFrame({"code": code}), y)
     assert len(preprocessor.columns[0].levels) == 12
     assert preprocessor.target_means[0][-1, 0] > 0.9
+    twice, _ = fitted(pd.DataFrame({"code": [*code, "rare 0"]}), np.append(y, 1.0))
+    assert twice.columns[0].levels[-1] == "rare 0"
 
 
 def test_column_of_ids_is_reported():
@@ -156,6 +123,28 @@ def test_dates_keep_their_resolution_and_calendar():
     np.testing.assert_array_equal(base[:, 3], when.hour)
 
 
+def test_calendar_of_missing_dates_and_dates_before_1970():
+    when = pd.to_datetime(["1969-12-31 23:59:59", None, "1900-03-01 05:00:00", "2024-02-29 12:00:00"])
+    _, base = fitted(pd.DataFrame({"when": when}))
+    np.testing.assert_array_equal(base[:, 1:], np.stack([when.month, when.day_of_week, when.hour], axis=1))
+    assert np.isnan(base[1]).all()
+
+
+def test_calendar_parts_that_do_not_vary_are_left_out():
+    when = pd.date_range("2020-01-06", periods=5, freq="D")
+    assert fitted(pd.DataFrame({"when": when}))[0].columns[0].calendar == ("weekday",)
+    assert fitted(pd.DataFrame({"when": when[:1]}))[0].columns[0].calendar == ()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "offset", "unit"),
+    [(1e6, 1e6 + 2, 1e6 + 1, 1), (-2001, -2000, -2000.5, 1), (100, 101, 0, 1), (5, 5, 0, 1), (0, 1e31, 0, 1e31)],
+)
+def test_only_numbers_that_float32_would_blur_are_moved_or_scaled(low, high, offset, unit):
+    column = fitted(np.array([[low], [high]], dtype=float))[0].columns[0]
+    assert (column.offset, column.unit) == (offset, unit)
+
+
 def test_large_offsets_and_extreme_units_survive_float32():
     X = np.column_stack([1e9 + np.arange(50) / 8, 1e200 * np.arange(50), 1e-200 * np.arange(50)])
     preprocessor, base = fitted(X)
@@ -172,43 +161,53 @@ def test_infinity_is_refused():
         preprocessor.read(read_table(np.array([[np.inf]], dtype=np.float32)))
 
 
-def test_constant_table_has_one_idle_input():
-    preprocessor, _ = fitted(np.ones((5, 2)))
-    np.testing.assert_array_equal(encode(preprocessor, np.ones((3, 2))), np.zeros((3, 1)))
-
-
 def test_float32_table_is_not_copied():
     X = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
     table = read_table(X)
     assert np.shares_memory(learn_columns(table).read(table), X)
 
 
-def test_sparse_equals_dense():
+@pytest.mark.parametrize("block_rows", [7, 65_536])
+def test_sparse_equals_dense(monkeypatch, block_rows):
+    monkeypatch.setattr("softwood.tabular.columns._BLOCK_ROWS", block_rows)
     X = np.random.default_rng(0).poisson(0.3, size=(200, 5)).astype(float)
     dense, sparse = fitted(X)[0], fitted(scipy.sparse.csr_array(X))[0]
     for name in ("standard", "piecewise"):
         np.testing.assert_array_equal(encode(dense, X, name), encode(sparse, scipy.sparse.csc_array(X), name))
 
 
-def test_weights_of_rows_equal_copies_of_rows():
-    rng = np.random.default_rng(0)
-    base = rng.normal(size=(40, 2)).astype(np.float32)
-    weight = rng.integers(1, 4, 40)
-    once = fit_encodings(base, ["number"] * 2, weight=weight.astype(float))["standard"]
-    repeated = fit_encodings(np.repeat(base, weight, axis=0), ["number"] * 2)["standard"]
-    np.testing.assert_allclose(once.mean, repeated.mean, rtol=1e-6)
-    np.testing.assert_allclose(once.scale, repeated.scale, rtol=1e-6)
+def test_numbers_beyond_float32_become_its_largest():
+    preprocessor, _ = fitted(np.array([[1.0], [2.0]]))
+    largest = np.finfo(np.float32).max
+    base = preprocessor.read(read_table([[1e300], [-1e300], [3.0]]))
+    np.testing.assert_array_equal(base, np.array([[largest], [-largest], [3.0]], dtype=np.float32))
 
 
 def test_merge_rows():
     base = np.array([[1, np.nan], [0.0, 2], [1, np.nan], [-0.0, 2], [1, np.nan], [7, 7]], dtype=np.float32)
     y = np.array([0, 1, 0, 1, 1, 0])
-    rows, weight = merge_rows(base, y, np.array([1.0, 2, 3, 4, 5, 0]))
+    rows, weight, count = merge_rows(base, y, np.array([1.0, 2, 3, 4, 5, 0]))
+    np.testing.assert_array_equal(count, weight)
+    np.testing.assert_array_equal(merge_rows(base, y, np.array([1.0, 2, 3, 4, 5.5, 0]))[2], np.where(rows == 4, 1, 2))
     assert {(int(r), float(w)) for r, w in zip(rows, weight, strict=True)} == {(0, 4.0), (1, 6.0), (4, 5.0)}
     order = np.random.default_rng(0).permutation(6)
-    shuffled, shuffled_weight = merge_rows(base[order], y[order], np.array([1.0, 2, 3, 4, 5, 0])[order])
+    shuffled, shuffled_weight, _ = merge_rows(base[order], y[order], np.array([1.0, 2, 3, 4, 5, 0])[order])
     np.testing.assert_array_equal(base[order][shuffled], base[rows])
     np.testing.assert_array_equal(shuffled_weight, weight)
+
+
+def test_rows_that_share_a_key_but_differ_stay_apart(monkeypatch):
+    monkeypatch.setattr("softwood.tabular.columns._mix", lambda key, values: key)
+    base = np.array([[1.0], [1.0], [2.0], [1.0]], dtype=np.float32)
+    rows, weight, _ = merge_rows(base, np.array([0.0, 0.0, 0.0, 5.0]), np.ones(4))
+    assert rows.tolist() == [0, 2, 3]
+    assert weight.tolist() == [2, 1, 1]
+
+
+def test_every_nan_is_the_same():
+    other_nan = np.array([0x7FC00001], dtype=np.uint32).view(np.float32)[0]
+    rows, weight, _ = merge_rows(np.array([[np.nan], [other_nan]], dtype=np.float32), np.zeros(2), np.ones(2))
+    assert (len(rows), weight.tolist()) == (1, [2])
 
 
 def test_plain_data_round_trip():
@@ -227,54 +226,3 @@ def test_plain_data_round_trip():
     assert again.columns == preprocessor.columns
     for name in ("standard", "piecewise"):
         np.testing.assert_array_equal(encode(again, X, name), encode(preprocessor, X, name))
-
-
-def numpy_encoding(found, base):
-    """The definition of `softwood.tabular.features`, feature by feature."""
-    columns = []
-    for f in range(found.n_features):
-        x = base[:, found.source[f]]
-        kind = FEATURE_KINDS[found.kind[f]]
-        if kind == "soft_clip":
-            z = np.clip((x - found.start[f]) * found.rate[f], -1e6, 1e6)
-            r = z / np.sqrt(1 + (z / 3) * (z / 3))
-        elif kind == "ramp":
-            r = np.clip((x - found.start[f]) * found.rate[f], 0, 1)
-        elif kind == "level":
-            r = (x == found.start[f]).astype(np.float32)
-        else:
-            r = np.isnan(x).astype(np.float32) if kind == "missing" else x
-        value = np.clip((r - found.mean[f]) * found.scale[f], -1e6, 1e6)
-        columns.append(value if kind == "missing" else np.where(np.isnan(x), np.float32(0), value))
-    return np.stack(columns, axis=1)
-
-
-def test_core_computes_the_definition_to_the_bit():
-    rng = np.random.default_rng(0)
-    base = rng.normal(size=(1000, 4)).astype(np.float32) * np.float32([1, 1e-3, 1e5, 1])
-    base[:, 3] = rng.integers(0, 6, 1000)
-    base[rng.random(base.shape) < 0.1] = np.nan
-    extreme = np.array([[1e38, -1e38, np.nan, 9], [-0.0, 0.0, 1e-40, -1]], dtype=np.float32)
-    for found in fit_encodings(base, ["number"] * 4).values():
-        for rows in (base, extreme, base[:0]):
-            with np.errstate(over="ignore"):
-                expected = numpy_encoding(found, rows)
-            for n_threads in (1, 3):
-                np.testing.assert_array_equal(found.transform(rows, n_threads=n_threads), expected)
-
-
-def test_training_on_encoded_rows_equals_training_on_their_encoding():
-    rng = np.random.default_rng(0)
-    base = rng.normal(size=(300, 3)).astype(np.float32)
-    base[::7, 1] = np.nan
-    y = (base[:, 0] > 0).astype(float)
-    found = fit_encodings(base, ["number"] * 3)["piecewise"]
-    for batch_norm in (False, True):
-        settings = TrainingConfig(Loss("binary_cross_entropy"), n_trees=4, max_epochs=2, batch_norm=batch_norm)
-        train, held_out = np.arange(200), np.arange(200, 300)
-        fits = []
-        for samples in (Samples(base, y, encoding=found), Samples(found.transform(base), y)):
-            parts = replace(samples, rows=train), replace(samples, rows=held_out)
-            fits.append(fit_members(settings, [Member(*parts)])[0])
-        np.testing.assert_array_equal(fits[0].trees.split_weight, fits[1].trees.split_weight)
-        assert [r.validation_loss for r in fits[0].history] == [r.validation_loss for r in fits[1].history]

@@ -1,0 +1,211 @@
+"""Every hyperparameter, declared once: name, type and range, default, help, option of the command line, search range.
+
+From here come the constructors, docstrings and checks of the estimators, the ranges and defaults that
+`softwood.training.TrainingConfig` shares with them, the options of ``softwood train``, the search space of ``softwood
+tune`` and the table in docs/tabular.md (rewrite it with ``python docs/write_tables.py``). CONTRIBUTING.md shows how to
+add one. What `declare` takes is explained in `softwood.declaration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from softwood.arguments import MAX_DEPTH, Activation
+from softwood.declaration import Declaration, Integer, Number, Unchecked, declarations, declare, keyword_parameters
+from softwood.tabular.features import MAX_BINS, EncodingName
+from softwood.training import rules
+from softwood.training.losses import CustomLoss, Loss, LossName
+from softwood.training.rules import TableFacts
+
+Auto = Literal["auto"]
+Count = Annotated[int, Integer(1)]
+Depth = Annotated[int, Integer(1, MAX_DEPTH)]
+Positive = Annotated[float, Number(0, open_low=True)]
+Penalty = Annotated[float, Number(0)]
+Share = Annotated[float, Number(0, 1, open_low=True)]
+Optimizer = Literal["auto", "adam", "lazy_adam"]
+
+
+@dataclass(frozen=True)
+class SearchRange:
+    """Numbers from `low` to `high` that `softwood tune` draws from: whole ones if both ends are integers.
+
+    `log` draws evenly on a logarithmic scale; `or_zero` draws 0 instead in half of all trials.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    or_zero: bool = False
+
+
+@dataclass(frozen=True)
+class SearchValues:
+    """Values that `softwood tune` chooses among."""
+
+    values: tuple[Any, ...]
+
+
+@keyword_parameters
+class Hyperparameters:
+    """Hyperparameters of both estimators."""
+
+    n_trees: Count = declare(64, "Number of trees in each member.", aliases=("--trees",), search=SearchRange(1, 100))
+    depth: Depth = declare(4, "Depth of each tree.", search=SearchRange(2, 8))
+    gamma: Positive = declare(
+        1.0,
+        "Width of the soft band.",
+        details="A row within the band of a split goes both ways; any other row goes one way only.",
+        search=SearchRange(1e-4, 1.0, log=True),
+    )
+    gamma_end: Positive | None = declare(
+        None, "Narrow the soft band geometrically from `gamma` to this during training.", details="None keeps `gamma`."
+    )
+    activation: Activation = declare("smooth_step", "How the probability of going left rises across the soft band.")
+    max_features: Share | Auto = declare(
+        "auto",
+        "Share of the columns that each split may use.",
+        details='Each split gets its own random choice, made once. "auto" is a quarter, and at least three columns.',
+        auto=rules.max_features,
+    )
+    n_members: Count | Auto = declare(
+        "auto",
+        "Number of ensembles that are trained side by side and averaged.",
+        details='1 gives a single compact model. "auto" is 6, or 4 from 10,000 rows on.',
+        aliases=("--members",),
+        auto=rules.n_members,
+    )
+    learning_rate: Positive = declare(
+        0.004,
+        "Learning rate of Adam.",
+        details="Constant after a short warm-up. The model is an average of the parameters over the last epoch.",
+        search=SearchRange(1e-5, 1e-1, log=True),
+    )
+    batch_size: Count | Auto = declare(
+        "auto",
+        "Rows per training step.",
+        details='"auto" is a power of two near a 64th of the rows, from 32 to 1024.',
+        search=SearchValues((32, 64, 128, 256, 512)),
+        auto=rules.batch_size,
+    )
+    max_epochs: Count | Auto = declare(
+        "auto",
+        "Largest number of passes over the training rows.",
+        details='"auto" is 50, and more where an epoch has few steps.',
+        aliases=("--epochs",),
+        search=SearchRange(5, 100),
+        auto=rules.max_epochs,
+    )
+    patience: Count | Auto | None = declare(
+        "auto",
+        "Stop a member after this many epochs without a better validation loss.",
+        details='None always trains for `max_epochs`. "auto" is 5, and more where an epoch has few steps.',
+        auto=rules.patience,
+    )
+    validation_fraction: Annotated[float, Number(0, 0.5, open_low=True)] | None = declare(
+        1 / 6,
+        "Share of the rows that each member holds out to choose its best epoch.",
+        details="Each member holds out a different part. None holds out nothing and keeps the last epoch. Not used "
+        "with an `eval_set`.",
+    )
+    l1: Penalty | Auto = declare(
+        "auto",
+        "L1 penalty on split weights.",
+        details='"auto" is 0.1 below 2,000 rows. On longer tables a first member is trained with 0.15 and with 0.03, '
+        "and the others take the one with the better validation loss.",
+        auto=rules.l1,
+    )
+    l2: Penalty = declare(0.0, "L2 penalty on split weights.", search=SearchRange(1e-8, 1e2, log=True, or_zero=True))
+    weight_decay: Penalty = declare(0.03, "Decay of leaf weights.")
+    batch_norm: bool | Literal["fixed"] = declare(
+        False,
+        "Normalise the inputs of the trees once more, with a learned scale and shift.",
+        details='True uses the statistics of each batch, "fixed" those of all training rows. The encodings already '
+        "standardise.",
+    )
+    optimizer: Optimizer = declare(
+        "auto",
+        "Update all weights in each step, or only those that a batch reached.",
+        details='"adam" updates all, "lazy_adam" only those reached; "auto" decides per tree and step.',
+    )
+    loss: Auto | Loss | CustomLoss | LossName = declare(
+        "auto",
+        "What training minimises.",
+        details='Classifiers take "cross_entropy" (also "auto"), or a `softwood.Loss` with label smoothing. Regressors '
+        'take "squared_error" (also "auto"), "absolute_error", "huber", "quantile", "poisson", "gamma" or "tweedie"; a '
+        '`softwood.Loss` to set its parameters, such as ``Loss("quantile", quantiles=(0.1, 0.5, 0.9))``; or a callable '
+        "that returns the gradient. The delta of the Huber loss is in standard deviations of the target.",
+        notation="str, Loss or callable",
+    )
+    encoding: Auto | EncodingName = declare(
+        "auto",
+        "How numbers become inputs of the trees.",
+        details='"standard" standardises; "piecewise" (also "auto") clips smoothly and cuts into bins.',
+    )
+    n_bins: Annotated[int, Integer(2, MAX_BINS)] | Auto = declare(
+        "auto",
+        "Bins per column of the piecewise encoding.",
+        details='A column of few distinct values has a knot at each of them. "auto" is about 2 n^(1/4) for n rows.',
+        auto=rules.n_bins,
+    )
+    categorical_features: Annotated[Any, Unchecked('"from_dtype" or array of int, str or bool')] = declare(
+        "from_dtype",
+        "Columns to read as categories besides those whose type says so.",
+        details="Column numbers, names, or a mask.",
+        on_command_line=False,
+    )
+    warm_start: bool = declare(
+        False, "Let `fit` continue from the present model instead of starting anew.", on_command_line=False
+    )
+    time_limit: Positive | None = declare(None, "Stop training after this many seconds and keep the best epoch so far.")
+    random_state: Annotated[int | np.random.RandomState | None, Unchecked("int, RandomState or None")] = declare(
+        None,
+        "Seed of all random choices.",
+        details="The same seed gives the same model, bit for bit, for any number of threads.",
+        aliases=("--seed",),
+    )
+    n_jobs: Annotated[int, Integer(excluded=0)] | None = declare(
+        None,
+        "Number of threads.",
+        details="None means `softwood.get_num_threads()`; negative numbers count back from all cores, as in joblib.",
+        aliases=("--jobs",),
+    )
+    verbose: Annotated[int, Integer(0)] | bool = declare(0, "1 shows a progress bar.", on_command_line=False)
+
+
+@keyword_parameters
+class ClassifierHyperparameters(Hyperparameters):
+    """Hyperparameters of the classifier."""
+
+    class_weight: Annotated[Mapping[Any, float] | Literal["balanced"] | None, Unchecked('dict, "balanced" or None')] = (
+        declare(
+            None,
+            "Weights of classes, by label.",
+            details='"balanced" gives all classes the same total weight.',
+            on_command_line=False,
+        )
+    )
+
+
+def all_declarations() -> dict[str, Declaration]:
+    """Every hyperparameter by name, those of the classifier alone last."""
+    return declarations(ClassifierHyperparameters)
+
+
+def resolve_auto(params: Mapping[str, Any], facts: TableFacts) -> dict[str, Any]:
+    """Replace "auto" by the value that it stands for on a table, where the declaration has a rule for it.
+
+    Rules are asked in the order of the declarations: a later one may look at what an earlier one chose.
+
+    >>> resolve_auto({"batch_size": "auto", "n_bins": 64, "optimizer": "auto"}, TableFacts("regression", 20_000, 10))
+    {'batch_size': 256, 'n_bins': 64, 'optimizer': 'auto'}
+    """
+    resolved = dict(params)
+    for name, declaration in all_declarations().items():
+        if declaration.auto is not None and isinstance(params.get(name), str):
+            resolved[name] = declaration.auto(facts, resolved)
+    return resolved

@@ -1,0 +1,107 @@
+"""What "auto" means: hyperparameters as functions of how long and wide a table is, and of the task.
+
+Comes in: the size of a table, and the hyperparameters that are already known. Goes out: one value per rule. The
+declarations in `softwood.training.hyperparameters` name the rules; docs/tabular.md explains them with the measurements
+behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Steps over which the learning rate rises at the start.
+WARMUP_STEPS = 50
+# From this many rows on, held-out rows can tell a strong from a weak L1 penalty.
+_MIN_ROWS_FOR_TWO_PENALTIES = 2000
+_WEAK_L1 = 0.03
+# Steps that any table can get, steps without progress that end a fit, and steps over which parameters are averaged.
+_MIN_STEPS, _PATIENCE_STEPS, _AVERAGE_STEPS = 3000, 300, 50
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What the value "auto" of a hyperparameter may depend on.
+
+    Attributes
+    ----------
+    task : {"binary", "multiclass", "regression"}
+    n_rows : int
+        Training rows; a whole weight of 2 counts twice.
+    n_columns : int
+        Columns that the features are made of.
+    n_classes : int
+        Number of classes; 0 for a regression.
+    """
+
+    task: str
+    n_rows: int
+    n_columns: int
+    n_classes: int = 0
+
+
+Known = Mapping[str, Any]
+
+
+def batch_size(facts: TableFacts, known: Known) -> int:
+    """A power of two near n / 64, from 32 to 1024: an epoch takes about 64 steps on tables of middle length."""
+    batch = 32
+    while batch < 1024 and batch * 64 * 2**0.5 < facts.n_rows:
+        batch *= 2
+    return batch
+
+
+def max_epochs(facts: TableFacts, known: Known) -> int:
+    """50, and more where an epoch has few steps; `patience` ends most fits earlier."""
+    return max(50, -(-_MIN_STEPS // _steps_per_epoch(facts.n_rows, known)))
+
+
+def patience(facts: TableFacts, known: Known) -> int:
+    """5 epochs, and more where an epoch has few steps."""
+    return max(5, -(-_PATIENCE_STEPS // _steps_per_epoch(facts.n_rows, known)))
+
+
+def l1(facts: TableFacts, known: Known) -> float:
+    """A weight stays 0 unless the mean of its gradient exceeds this share of the gradient's spread over batches.
+
+    The share does not fall with the number of rows, because the batch grows with it.
+    """
+    if facts.n_rows < _MIN_ROWS_FOR_TWO_PENALTIES:
+        return 0.1
+    return 0.05 if facts.task == "regression" and known["n_members"] == 1 else 0.15
+
+
+def weak_l1(facts: TableFacts, known: Known) -> float | None:
+    """The penalty that the first of several members tries beside `l1`; None if none is tried."""
+    return _WEAK_L1 if facts.n_rows >= _MIN_ROWS_FOR_TWO_PENALTIES and known["n_members"] > 1 else None
+
+
+def n_bins(facts: TableFacts, known: Known) -> int:
+    """About 2 n^(1/4): 8 for 250 rows, 20 for 10,000, 36 for 100,000."""
+    return int(min(128, max(4, round(2 * facts.n_rows**0.25))))
+
+
+def max_features(facts: TableFacts, known: Known) -> float:
+    """A quarter of the columns, at least three and at most a hundred."""
+    n_columns = max(1, facts.n_columns)
+    return min(1.0, max(0.25, 3 / n_columns), max(3, 100) / n_columns)
+
+
+def n_members(facts: TableFacts, known: Known) -> int:
+    """6, or 4 from 10,000 rows on."""
+    return 6 if facts.n_rows < 10_000 else 4
+
+
+def average_decay(n_rows: int, known: Known) -> float:
+    """Decay per step of the average of parameters: over an epoch, and over `_AVERAGE_STEPS` steps at least."""
+    return 1 - 1 / max(_AVERAGE_STEPS, _steps_per_epoch(n_rows, known))
+
+
+def warmup(n_rows: int, known: Known) -> float:
+    """Share of all steps in which the learning rate rises."""
+    return min(0.5, WARMUP_STEPS / (_steps_per_epoch(n_rows, known) * int(known["max_epochs"])))
+
+
+def _steps_per_epoch(n_rows: int, known: Known) -> int:
+    return -(-n_rows // int(known["batch_size"]))

@@ -1,0 +1,137 @@
+"""How a table is dealt out to members: folds, encodings, and what each member trains on and holds out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
+from softwood.tabular.features import FeatureKind
+from softwood.tabular.fit import deal_folds
+from softwood.training import fit_members
+
+QUICK = {"n_members": 2, "n_trees": 8, "depth": 3, "max_epochs": 4, "learning_rate": 0.03, "random_state": 0}
+X_CANCER, Y_CANCER = load_breast_cancer(return_X_y=True)
+
+
+def test_members_hold_out_different_rows_of_all_classes():
+    y = np.repeat([0, 1, 2], [50, 40, 10])
+    folds = deal_folds(y, 6, np.random.default_rng(0))
+    assert sorted(np.bincount(folds)) == [16, 16, 17, 17, 17, 17]
+    for fold in range(6):
+        assert (np.bincount(y[folds == fold], minlength=3) >= [8, 6, 1]).all()
+    values = np.random.default_rng(0).normal(size=600)
+    folds = deal_folds(values, 6, np.random.default_rng(0))
+    assert np.ptp([np.median(values[folds == fold]) for fold in range(6)]) < 0.05
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Configuration, members and options of each run of the trainer."""
+    seen = []
+
+    def fit_and_note(config, members, **options):
+        seen.append((config, members, options))
+        return fit_members(config, members, **options)
+
+    monkeypatch.setattr("softwood.tabular.fit.fit_members", fit_and_note)
+    return seen
+
+
+def test_each_member_holds_out_another_part(runs):
+    TreeEnsembleClassifier(**{**QUICK, "n_members": 6}).fit(X_CANCER, Y_CANCER)
+    ((_, members, _),) = runs
+    held_out = np.concatenate([member.validation.rows for member in members])
+    assert sorted(held_out) == list(range(len(Y_CANCER)))
+    for member in members:
+        assert sorted([*member.train.rows, *member.validation.rows]) == list(range(len(Y_CANCER)))
+    assert [int((member.train.encoding.kind == FeatureKind.RAMP).any()) for member in members] == [1] * 6
+    seeds = [member.seed for member in members]
+    assert len(set(seeds)) == 6
+    TreeEnsembleClassifier(**{**QUICK, "n_members": 6, "random_state": 1}).fit(X_CANCER, Y_CANCER)
+    assert not {member.seed for member in runs[1][1]} & set(seeds)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "fraction", "sizes"),
+    [
+        (600, 1 / 6, {100}),
+        (600, 0.25, {150}),
+        (600, 0.5, {300}),
+        (600, None, {0}),
+        (5, 1 / 6, {2, 3}),
+        (4, 0.25, {2}),
+        (3, 0.5, {0}),
+    ],
+)
+def test_rows_that_a_member_holds_out(runs, n_rows, fraction, sizes):
+    """Fewer than two rows say nothing about the best epoch."""
+    X = np.arange(float(n_rows))[:, None]
+    TreeEnsembleRegressor(**QUICK, validation_fraction=fraction).fit(X, X[:, 0])
+    for member in runs[0][1]:
+        n_held_out = 0 if member.validation is None else len(member.validation.rows)
+        assert n_held_out in sizes
+        assert len(member.train.rows) == n_rows - n_held_out
+
+
+def test_rows_without_weight_are_as_if_they_were_not_there():
+    table = pd.DataFrame({"colour": ["red", "blue"] * 20 + ["mauve"] * 5, "size": [*range(40), *[1e9] * 5]})
+    y = np.arange(45) % 3 == 0
+    weight = np.repeat([1.0, 0.0], [40, 5])
+    weighted = TreeEnsembleClassifier(**QUICK).fit(table, y, sample_weight=weight)
+    without = TreeEnsembleClassifier(**QUICK).fit(table[:40], y[:40])
+    assert weighted.model_.preprocessor.columns == without.model_.preprocessor.columns
+    assert weighted.model_.preprocessor.columns[0].levels == ("blue", "red")
+    np.testing.assert_array_equal(weighted.predict_proba(table), without.predict_proba(table))
+
+
+def test_encodings_are_fitted_to_weighted_rows():
+    X = np.array([[0.0], [1.0], [5.5], [9.0]] * 10) + np.arange(40)[:, None] / 1000
+    weight = np.tile([5.0, 1.0, 1.0, 1.0], 10)
+    model = TreeEnsembleRegressor(**QUICK, encoding="standard").fit(X, X[:, 0], sample_weight=weight)
+    assert model.model_.preprocessor.encodings["standard"].mean[0] == pytest.approx(np.average(X[:, 0], weights=weight))
+
+
+def test_members_start_from_the_best_constant(runs):
+    weight = np.where(Y_CANCER == 1, 1.0, 3.0)
+    TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, sample_weight=weight)
+    share = np.average(Y_CANCER, weights=weight)
+    for member in runs[0][1]:
+        np.testing.assert_allclose(member.offset, [np.log(share / (1 - share))], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "l1", "weight_decay"), [(TreeEnsembleClassifier, 0.1, 0.1), (TreeEnsembleRegressor, 0.03, 0.03)]
+)
+def test_penalties_are_weaker_for_regression_unless_they_are_given(runs, estimator, l1, weight_decay):
+    estimator(**QUICK).fit(X_CANCER, Y_CANCER)
+    estimator(**QUICK, l1=0.5, weight_decay=0.25).fit(X_CANCER, Y_CANCER)
+    found = [(config.l1, config.weight_decay) for config, _, _ in runs]
+    assert found == [(l1, weight_decay), (0.5, 0.25)]
+
+
+def test_pieces_go_on_from_each_other_at_a_constant_rate(runs):
+    model = TreeEnsembleClassifier(**QUICK, batch_norm=True, batch_size=50)
+    for first in range(0, 300, 100):
+        model.partial_fit(X_CANCER[first : first + 100], Y_CANCER[first : first + 100], classes=[0, 1])
+    for i, (_, members, _) in enumerate(runs):
+        for member in members:
+            assert member.validation is None
+            assert (member.start is None) == (i == 0)
+            if i:
+                assert member.start.optimizer_state["adam_step"] == 2 * i
+                assert member.start.trees.batch_norm.n_rows == 100 * i
+    history = pd.DataFrame(model.history_)
+    assert set(history["learning_rate"]) == {0.03}
+    assert sorted(history["epoch"]) == [0, 0, 1, 1, 2, 2]
+    assert history.query("is_best")["epoch"].tolist() == [2, 2]
+    assert model.model_.members[0].trees.batch_norm.n_rows == 300
+
+
+def test_members_of_a_later_piece_keep_their_encodings(runs):
+    model = TreeEnsembleClassifier(**QUICK, encoding="piecewise").partial_fit(X_CANCER, Y_CANCER)
+    model.set_params(encoding="standard").partial_fit(X_CANCER, Y_CANCER)
+    assert [member.encoding for member in model.model_.members] == ["piecewise"] * 2
+    assert all((member.train.encoding.kind == FeatureKind.RAMP).any() for member in runs[1][1])
