@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <stdexcept>
 
 namespace softwood {
 
@@ -199,11 +200,16 @@ void decode_cells(const std::uint32_t* cells, std::int64_t n_cells, LookupCell* 
   for (std::int64_t i = 0; i < n_cells; ++i) decoded[i] = {cells[i] & 0xffff, float(cells[i] >> 16) / 65535.0F};
 }
 
-void decode_rows(const std::uint32_t* cells, std::int64_t n_columns, std::span<const std::int64_t> rows,
-                 LookupCell* decoded) {
+void decode_rows(const std::uint32_t* cells, const std::vector<LookupColumn>& columns,
+                 std::span<const std::int64_t> rows, LookupCell* decoded) {
+  const auto n_columns = static_cast<std::int64_t>(columns.size());
   for (const std::int64_t row : rows) {
     decode_cells(cells + row * n_columns, n_columns, decoded);
-    decoded += n_columns;
+    for (const LookupColumn& column : columns) {
+      if ((decoded++)->entry >= static_cast<std::uint32_t>(column.n_entries)) {
+        throw std::out_of_range("softwood: `cells` contains an entry that its column does not have");
+      }
+    }
   }
 }
 

@@ -134,8 +134,9 @@ class SortedSamples {
 };
 
 void decode_cells(const std::uint32_t* cells, std::int64_t n_cells, LookupCell* decoded);
-// Rows of a table of cells, [number of rows, q].
-void decode_rows(const std::uint32_t* cells, std::int64_t n_columns, std::span<const std::int64_t> rows,
-                 LookupCell* decoded);
+// Rows of a table of cells, [number of rows, q]. Throws std::out_of_range if a cell has no entry of its column: the
+// caller owns the table and may have changed it.
+void decode_rows(const std::uint32_t* cells, const std::vector<LookupColumn>& columns,
+                 std::span<const std::int64_t> rows, LookupCell* decoded);
 
 }  // namespace softwood

@@ -75,7 +75,7 @@ class LookupsInTraining final : public TreesInTraining<float> {
     n_samples_ = static_cast<std::int64_t>(rows.size());
     gamma_ = float(gamma);
     cells_.resize(rows.size() * layout_.n_columns());
-    decode_rows(train_.cells, layout_.n_columns(), rows, cells_.data());
+    decode_rows(train_.cells, layout_.columns(), rows, cells_.data());
     const LookupForest forest = this->forest(gamma_, false);
     const std::int64_t n_scores = n_samples_ * n_outputs_;
     partial_scores_.resize(n_groups_ * n_scores);
@@ -186,7 +186,7 @@ class LookupsInTraining final : public TreesInTraining<float> {
       const std::int64_t first = slice * kEvaluationSlice, count = std::min(kEvaluationSlice, n - first);
       Arena arena;
       LookupCell* const cells = arena.allocate<LookupCell>(count * layout_.n_columns());
-      decode_rows(samples.cells, layout_.n_columns(), rows.subspan(first, count), cells);
+      decode_rows(samples.cells, layout_.columns(), rows.subspan(first, count), cells);
       score_samples(forest, cells, count, parameters_.offset, scores + first * n_outputs_,
                     leaves != nullptr ? leaves + first : nullptr, arena);
     });

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 #include "check.h"
@@ -86,7 +87,7 @@ struct Problem {
                                            .seed = 3,
                                            .schedule = {0.02, 1, 0.5, 0, 1, 0.1, true, 80},
                                            .loss = {LossKind::squared_error, k, k}}};
-    const LookupSamples samples{cells.data(), {y.data(), nullptr, nullptr, n}};
+    const LookupSamples samples{cells.data(), {y.data(), nullptr, nullptr, n, n}};
     trainer = make_lookup_trainer(settings, columns, block_columns.data(), parameters, samples, samples);
     trainer->validation_scores = scores.data();
   }
@@ -145,6 +146,20 @@ void check_prediction_of_what_was_trained(int depth) {
   }
 }
 
+// The table of cells is the caller's, who may have changed it since it was checked.
+void check_wrong_entries_are_refused() {
+  Problem problem(4);
+  Control control(1e6);
+  problem.cells[5 * Problem::q + 1] = 4;  // of entries 0 to 3
+  bool thrown = false;
+  try {
+    problem.trainer->run_epoch(0, control, 1);
+  } catch (const std::out_of_range&) {
+    thrown = true;
+  }
+  CHECK(thrown);
+}
+
 // Blocks that no sample reaches are not visited.
 void check_walk() {
   Problem problem(9);
@@ -177,6 +192,7 @@ int main() {
     check_epochs_on_any_number_of_threads(depth);
     check_prediction_of_what_was_trained(depth);
   }
+  check_wrong_entries_are_refused();
   check_walk();
   return softwood::testing::report();
 }
