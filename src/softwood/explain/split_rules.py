@@ -126,8 +126,8 @@ def feature_name(program: Program, encoding: str, feature: int) -> str:
     >>> from softwood import TreeEnsembleRegressor
     >>> table = [[1, "red"], [2.5, "blue"], [3, None]]
     >>> regressor = TreeEnsembleRegressor(n_members=1, max_epochs=1, validation_fraction=None).fit(table, [1, 2, 3])
-    >>> [feature_name(regressor.model_.program, "standard", feature) for feature in range(4)]
-    ['x0', "[x1 is 'blue']", "[x1 is 'red']", '[x1 is missing]']
+    >>> [feature_name(regressor.model_.program, "lookup", feature) for feature in range(5)]
+    ['[x0 from 1 to 2.5]', '[x0 from 2.5 to 3]', "[x1 is 'blue']", "[x1 is 'red']", '[x1 is missing]']
     """
     features = program.encodings[encoding]
     source, kind = program.base[features.source[feature]], FeatureKind(features.kind[feature])
@@ -166,8 +166,11 @@ def _date(seconds: float) -> str:
 
 def _number(source: BaseColumn, value: float) -> str:
     """A number, or the name of a day where it stands for one."""
-    is_weekday = isinstance(source, CalendarPart) and source.unit is CalendarUnit.WEEKDAY and value in range(7)
-    return _WEEKDAYS[int(value)] if is_weekday else f"{value:.4g}"
+    if isinstance(source, CalendarPart) and source.unit is CalendarUnit.WEEKDAY:
+        day = round(value)
+        if day in range(7) and abs(value - day) < 1e-3:  # ends of ramps are rounded
+            return _WEEKDAYS[day]
+    return f"{value:.4g}"
 
 
 def _function(features: Encoding, f: int, x: float) -> float:

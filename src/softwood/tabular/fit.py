@@ -21,7 +21,7 @@ from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
-from softwood.tabular.features import LOOKUP
+from softwood.tabular.features import ENCODING_NAMES, LOOKUP
 from softwood.tabular.lookups import Lookups
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
@@ -194,9 +194,9 @@ def train_on_piece(
     rng = np.random.default_rng(run.seed)
     rows = np.flatnonzero(problem.weight)
     params = resolve_auto(params, _facts(problem, len(rows), table.n_columns))
-    if params["encoding"] == "auto":
-        params["encoding"] = "piecewise"  # a later piece goes on from trees in linear form
     encodings = _encodings(params)
+    if params["encoding"] == "auto":  # later pieces may lie outside of the first one's knots
+        encodings = [ENCODING_NAMES[i % len(ENCODING_NAMES)] for i in range(params["n_members"])]
     if previous is not None:
         preprocessor = previous.model.preprocessor
         base = preprocessor.read(table)
