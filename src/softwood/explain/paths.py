@@ -144,7 +144,7 @@ def rules(estimator: Any, X: Any, row: int = 0, *, member: int = 0, tree: int = 
     --------
     >>> from softwood import TreeEnsembleRegressor
     >>> X = np.random.default_rng(0).normal(size=(300, 1)) * 10 + 50
-    >>> settings = {"n_members": 1, "n_trees": 1, "depth": 1, "gamma": 0.1, "random_state": 0}
+    >>> settings = {"n_members": 1, "n_trees": 1, "depth": 1, "gamma": 0.1, "random_state": 0, "encoding": "standard"}
     >>> regressor = TreeEnsembleRegressor(**settings).fit(X, X[:, 0] > 50)
     >>> [rule] = rules(regressor, [[80.0]])
     >>> rule.terms[0].name, rule.goes_left in (True, False)
