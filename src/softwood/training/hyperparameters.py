@@ -144,11 +144,12 @@ class Hyperparameters:
     encoding: Auto | EncodingName = declare(
         "auto",
         "How numbers become inputs of the trees.",
-        details='"standard" standardises; "piecewise" (also "auto") clips smoothly and cuts into bins.',
+        details='"auto" lets a split look up a value per column, piecewise linear between knots. "standard" standardises; '
+        '"piecewise" clips smoothly and adds ramps between quantiles; both make linear splits, which are slower to train.',
     )
     n_bins: Annotated[int, Integer(2, MAX_BINS)] | Auto = declare(
         "auto",
-        "Bins per column of the piecewise encoding.",
+        "Bins that a column of numbers is cut into.",
         details='A column of few distinct values has a knot at each of them. "auto" is about 2 n^(1/4) for n rows.',
         auto=rules.n_bins,
     )
