@@ -70,20 +70,42 @@ class SplitGradients {
   }
 
  private:
-  // What both algorithms do at the first entry j of a node: marks the node, prefetches for a later entry, and returns
-  // the row of the node.
+  // What the loops over entries read, to be copied to locals: the compiler must assume that a store to a mark changes a
+  // member.
+  struct Arrays {
+    std::int64_t p, stride;
+    const T* features;
+    const T* weights;
+    T* grad_w;
+    T* grad_x;
+    std::uint8_t* marked;
+    bool prefetch;
+  };
+
+  Arrays arrays(int level) const {
+    return {ensemble_.n_features,
+            x_.row_stride,
+            x_.data,
+            ensemble_.split_weight,
+            gradients_.split_weight,
+            grad_x_,
+            gradients_.split_marked,
+            wants_prefetch(ensemble_, level)};
+  }
+
+  // At the first entry j of a node: marks the node, prefetches for a later entry, and returns the offset of the node's
+  // weights.
   template <bool kGrouped>
-  SOFTWOOD_INLINE std::int64_t start_node(const List<T>& list, std::int64_t j, const LevelRows<T>& row_of,
-                                          std::uint8_t* marked, bool prefetch) const {
+  static SOFTWOOD_INLINE std::int64_t start_node(const List<T>& list, std::int64_t j, const LevelRows<T>& row_of,
+                                                 const Arrays& of) {
     const std::int64_t node = row_of(code_of(list.pair[j]));
-    if (marked != nullptr) marked[node] = 1;
-    if (!kGrouped && prefetch && j + kPrefetchEntries < list.count) {
-      const std::int64_t p = ensemble_.n_features;
-      const std::int64_t ahead = std::int64_t(row_of(code_of(list.pair[j + kPrefetchEntries]))) * p;
-      if (gradients_.split_weight != nullptr) prefetch_row(gradients_.split_weight + ahead, p);
-      if (grad_x_ != nullptr) prefetch_row(ensemble_.split_weight + ahead, p);
+    if (of.marked != nullptr) of.marked[node] = 1;
+    if (!kGrouped && of.prefetch && j + kPrefetchEntries < list.count) {
+      const std::int64_t ahead = std::int64_t(row_of(code_of(list.pair[j + kPrefetchEntries]))) * of.p;
+      if (of.grad_w != nullptr) prefetch_row(of.grad_w + ahead, of.p);
+      if (of.grad_x != nullptr) prefetch_row(of.weights + ahead, of.p);
     }
-    return node;
+    return node * of.p;
   }
 
   // Rows of at most kMaxUnrolled vectors: the weights of a node and the sums of its gradient stay in registers while
@@ -92,21 +114,13 @@ class SplitGradients {
   SOFTWOOD_NOINLINE void add_short_entries(int level, const List<T>& given) const {
     constexpr int W = kLanes<T>;
     const List<T> list = given;  // a copy: the compiler knows that no store changes it
-    const std::int64_t p = ensemble_.n_features, count = list.count, stride = x_.row_stride;
-    const Tail<T> tail = tail_of<T>(p);
+    const Arrays of = arrays(level);
+    const Tail<T> tail = tail_of<T>(of.p);
     const LevelRows<T> row_of(ensemble_, level);
-    const Integer<T>* const pairs = list.pair;
-    const T* const grad_t = list.probability;
-    const T* const split_weight = ensemble_.split_weight;
-    const T* const features = x_.data;
-    T* const grad_w = gradients_.split_weight;
-    T* const grad_x = grad_x_;
-    std::uint8_t* const marked = gradients_.split_marked;
-    const bool prefetch = wants_prefetch(ensemble_, level);
-    for (std::int64_t j = 0; j < count;) {
-      const Integer<T> code = code_of(pairs[j]);
-      const std::int64_t offset = start_node<kGrouped>(list, j, row_of, marked, prefetch) * p;
-      const T* weights = split_weight + offset;
+    for (std::int64_t j = 0; j < list.count;) {
+      const Integer<T> code = code_of(list.pair[j]);
+      const std::int64_t offset = start_node<kGrouped>(list, j, row_of, of);
+      const T* weights = of.weights + offset;
       Vector<T> w[kVectors], sums[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
@@ -114,19 +128,19 @@ class SplitGradients {
         sums[v] = Vector<T>{};
       }
       do {
-        const Vector<T> factor = broadcast<T>(grad_t[j]);
-        const std::int64_t at = sample_of(pairs[j]) * stride;
-        const T* x = features + at;
+        const Vector<T> factor = broadcast<T>(list.probability[j]);
+        const std::int64_t at = sample_of(list.pair[j]) * of.stride;
+        const T* x = of.features + at;
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) sums[v] += factor * load(x + v * W);
-        if (grad_x != nullptr) {
-          T* to = grad_x + at;
+        if (of.grad_x != nullptr) {
+          T* to = of.grad_x + at;
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v) store(to + v * W, load(to + v * W) + factor * w[v]);
         }
-      } while (++j < count && kGrouped && code_of(pairs[j]) == code);
-      if (grad_w == nullptr) continue;
-      T* to = grad_w + offset;
+      } while (++j < list.count && kGrouped && code_of(list.pair[j]) == code);
+      if (of.grad_w == nullptr) continue;
+      T* to = of.grad_w + offset;
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors - 1; ++v) store(to + v * W, load(to + v * W) + sums[v]);
       constexpr int last = (kVectors - 1) * W;
@@ -136,34 +150,30 @@ class SplitGradients {
 
   // Longer rows: the entries of a node are visited once for every two vectors of its gradient.
   template <bool kGrouped>
-  SOFTWOOD_NOINLINE void add_long_entries(int level, const List<T>& list) const {
-    const std::int64_t p = ensemble_.n_features, count = list.count, stride = x_.row_stride;
+  SOFTWOOD_NOINLINE void add_long_entries(int level, const List<T>& given) const {
+    const List<T> list = given;  // as above
+    const Arrays of = arrays(level);
     const LevelRows<T> row_of(ensemble_, level);
-    const Integer<T>* const pairs = list.pair;
-    const T* const grad_t = list.probability;
-    const bool prefetch = wants_prefetch(ensemble_, level);
-    for (std::int64_t j = 0; j < count;) {
-      const Integer<T> code = code_of(pairs[j]);
-      const std::int64_t offset = start_node<kGrouped>(list, j, row_of, gradients_.split_marked, prefetch) * p;
-      const std::int64_t begin = j++;
-      while (kGrouped && j < count && code_of(pairs[j]) == code) ++j;
-      if (gradients_.split_weight != nullptr) {
-        add_rows(gradients_.split_weight + offset, grad_t + begin, j - begin,
-                 [&](std::int64_t i) { return x_.data + sample_of(pairs[begin + i]) * stride; });
+    for (std::int64_t j = 0; j < list.count;) {
+      const Integer<T> code = code_of(list.pair[j]);
+      const std::int64_t offset = start_node<kGrouped>(list, j, row_of, of), begin = j++;
+      while (kGrouped && j < list.count && code_of(list.pair[j]) == code) ++j;
+      if (of.grad_w != nullptr) {
+        add_rows(of.p, of.grad_w + offset, list.probability + begin, j - begin,
+                 [&](std::int64_t i) { return of.features + sample_of(list.pair[begin + i]) * of.stride; });
       }
-      if (grad_x_ == nullptr) continue;
-      const T* const weights = ensemble_.split_weight + offset;
+      if (of.grad_x == nullptr) continue;
       for (std::int64_t i = begin; i < j; ++i) {
-        add_rows(grad_x_ + sample_of(pairs[i]) * stride, grad_t + i, 1, [&](std::int64_t) { return weights; });
+        add_rows(of.p, of.grad_x + sample_of(list.pair[i]) * of.stride, list.probability + i, 1,
+                 [&](std::int64_t) { return of.weights + offset; });
       }
     }
   }
 
   // to[0..p) += sum over j of factor[j] * row(j)[0..p)
   template <typename Row>
-  SOFTWOOD_INLINE void add_rows(T* to, const T* factor, std::int64_t n_rows, const Row& row) const {
+  static SOFTWOOD_INLINE void add_rows(std::int64_t p, T* to, const T* factor, std::int64_t n_rows, const Row& row) {
     constexpr int W = kLanes<T>;
-    const std::int64_t p = ensemble_.n_features;
     std::int64_t f = 0;
     for (; f + 2 * W <= p; f += 2 * W) {
       Vector<T> a = load(to + f), b = load(to + f + W);
