@@ -144,8 +144,9 @@ class Hyperparameters:
     encoding: Auto | EncodingName = declare(
         "auto",
         "How numbers become inputs of the trees.",
-        details='"auto" lets a split look up a value per column, piecewise linear between knots. "standard" standardises; '
-        '"piecewise" clips smoothly and adds ramps between quantiles; both make linear splits, which are slower to train.',
+        details='"auto" lets a split look up a value per column, piecewise linear between knots. "standard" '
+        'standardises; "piecewise" clips smoothly and adds ramps between quantiles; both make linear splits, which '
+        "take longer to train.",
     )
     n_bins: Annotated[int, Integer(2, MAX_BINS)] | Auto = declare(
         "auto",
