@@ -16,7 +16,7 @@ WARMUP_STEPS = 50
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty.
 _MIN_ROWS_FOR_TWO_PENALTIES = 2000
 _WEAK_L1 = 0.03
-# Steps that any table can get, steps without progress that end a fit, and steps over which parameters are averaged.
+# Steps that all but the smallest tables can get, steps without progress that end a fit, and steps over which parameters are averaged.
 _MIN_STEPS, _PATIENCE_STEPS, _AVERAGE_STEPS = 3000, 300, 50
 
 
@@ -53,13 +53,13 @@ def batch_size(facts: TableFacts, known: Known) -> int:
 
 
 def max_epochs(facts: TableFacts, known: Known) -> int:
-    """50, and more where an epoch has few steps; `patience` ends most fits earlier."""
-    return max(50, -(-_MIN_STEPS // _steps_per_epoch(facts.n_rows, known)))
+    """50, and up to 1,000 where an epoch has few steps; `patience` ends most fits earlier."""
+    return min(1000, max(50, -(-_MIN_STEPS // _steps_per_epoch(facts.n_rows, known))))
 
 
 def patience(facts: TableFacts, known: Known) -> int:
-    """5 epochs, and more where an epoch has few steps."""
-    return max(5, -(-_PATIENCE_STEPS // _steps_per_epoch(facts.n_rows, known)))
+    """5 epochs, and up to 100 where an epoch has few steps."""
+    return min(100, max(5, -(-_PATIENCE_STEPS // _steps_per_epoch(facts.n_rows, known))))
 
 
 def l1(facts: TableFacts, known: Known) -> float:
