@@ -112,11 +112,9 @@ def test_a_rule_sees_what_was_given_or_chosen_before():
     params = {"batch_size": 8, "max_epochs": "auto", "patience": "auto"}
     facts = TableFacts("binary", 80, 3, 2)
     assert resolve_auto(params, facts) == {"batch_size": 8, "max_epochs": 300, "patience": 30}
-    assert resolve_auto(params | {"batch_size": "auto"}, facts) == {
-        "batch_size": 32,
-        "max_epochs": 1000,
-        "patience": 100,
-    }
+    longest = {"max_epochs": 1000, "patience": 100}
+    assert resolve_auto(params | {"batch_size": "auto"}, facts) == {"batch_size": 32, **longest}
+    assert resolve_auto(params, TableFacts("binary", 5, 3, 2)) == {"batch_size": 8, **longest}
 
 
 def test_the_table_of_the_docs_is_as_declared():

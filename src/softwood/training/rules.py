@@ -16,7 +16,8 @@ WARMUP_STEPS = 50
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty.
 _MIN_ROWS_FOR_TWO_PENALTIES = 2000
 _WEAK_L1 = 0.03
-# Steps that all but the smallest tables can get, steps without progress that end a fit, and steps over which parameters are averaged.
+# Steps that all but the smallest tables can get, steps without progress that end a fit, and steps over which
+# parameters are averaged.
 _MIN_STEPS, _PATIENCE_STEPS, _AVERAGE_STEPS = 3000, 300, 50
 
 
