@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from softwood.cli.hyperparameters import option_names
-from softwood.declaration import Declaration, declarations
+from softwood.training.declaration import Declaration, declarations
 from softwood.training.hyperparameters import Hyperparameters, all_declarations
 
 PAGE = Path(__file__).parent / "tabular.md"

@@ -19,8 +19,17 @@ from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.cli.commands import app
 from softwood.cli.hyperparameters import option_names
 from softwood.cli.tune import Search
-from softwood.declaration import Integer, Number, Values, check, declarations, declare, domain_of, keyword_parameters
 from softwood.training import TrainingConfig
+from softwood.training.declaration import (
+    Integer,
+    Number,
+    Values,
+    check,
+    declarations,
+    declare,
+    domain_of,
+    keyword_parameters,
+)
 from softwood.training.hyperparameters import Hyperparameters, SearchRange, TableFacts, all_declarations, resolve_auto
 
 ROOT = Path(__file__).parent.parent

@@ -1,10 +1,10 @@
-// softwood's module `encoding` defines the kinds of features. The compiler vectorises these loops.
+// src/softwood/tabular/features.py defines the kinds of features. The compiler vectorises these loops.
 #include "encoding_kernels.h"
 
 namespace softwood::SOFTWOOD_ISA {
 namespace {
 
-constexpr float kLargest = 1e6F;  // as in softwood's module `encoding`
+constexpr float kLargest = 1e6F;  // LARGEST_FEATURE in features.py
 
 template <typename T>
 inline T within(T x, T bound) {

@@ -19,13 +19,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from softwood.declaration import check, declarations, parameters_section
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
 from softwood.model.predictor import Predictor
 from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on_piece
 from softwood.tabular.table import Table, read_table, resolve_columns
 from softwood.tabular.target import Problem, classification_problem, regression_problem
+from softwood.training.declaration import check, declarations, parameters_section
 from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from softwood.declaration import Declaration, Integer, Number, Values, quoted
+from softwood.training.declaration import Declaration, Integer, Number, Values, quoted
 from softwood.training.hyperparameters import all_declarations
 
 _PANEL = "Hyperparameters (those of the estimators; docs/tabular.md)"

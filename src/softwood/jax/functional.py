@@ -1,7 +1,7 @@
 """The tree ensemble as a function of JAX arrays, and its parameters.
 
 The boundary of the JAX part: arguments are checked and brought to one dtype and two dimensions here. What passes is
-valid for `primitives` (native kernels) and for `softwood.dense`.
+valid for `operator` (native kernels) and for `softwood.dense`.
 """
 
 from __future__ import annotations

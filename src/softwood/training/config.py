@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from softwood.arguments import Activation, check_activation
-from softwood.declaration import Integer, Number, Unchecked, check_fields
+from softwood.training.declaration import Integer, Number, Unchecked, check_fields
 from softwood.training.hyperparameters import (
     Count,
     Depth,

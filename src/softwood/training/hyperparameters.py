@@ -3,7 +3,7 @@
 From here come the constructors, docstrings and checks of the estimators, the ranges and defaults that
 `softwood.training.TrainingConfig` shares with them, the options of ``softwood train``, the search space of ``softwood
 tune`` and the table in docs/tabular.md (rewrite it with ``python docs/write_tables.py``). CONTRIBUTING.md shows how to
-add one. What `declare` takes is explained in `softwood.declaration`.
+add one. What `declare` takes is explained in `softwood.training.declaration`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from softwood.arguments import MAX_DEPTH, Activation
-from softwood.declaration import Declaration, Integer, Number, Unchecked, declarations, declare, keyword_parameters
 from softwood.tabular.features import MAX_BINS, EncodingName
 from softwood.training import rules
+from softwood.training.declaration import (
+    Declaration,
+    Integer,
+    Number,
+    Unchecked,
+    declarations,
+    declare,
+    keyword_parameters,
+)
 from softwood.training.losses import CustomLoss, Loss, LossName
 from softwood.training.rules import TableFacts
 

@@ -7,7 +7,7 @@ an unseen one. Blocks, lanes and tables are explained in core/include/softwood/l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,6 @@ from softwood.ops import get_num_threads
 from softwood.tabular.lookups import Lookups
 from softwood.training.samples import MemberData, Samples
 from softwood.training.state import MemberState, native_labels, native_settings, with_moments
-
-if TYPE_CHECKING:
-    pass
 
 _LANES, _LEVELS = 16, 4
 # Columns of a block for each column that one of its splits may use.

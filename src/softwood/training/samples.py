@@ -1,6 +1,6 @@
 """What a fit takes and gives back, ensemble by ensemble: rows of tables in, trees and a history out.
 
-The classes here only hold arrays; `check_members` refuses what the trainer cannot take. Training is done by `training`.
+The classes here only hold arrays; `check_members` refuses what the trainer cannot take. Training is done by `loop`.
 """
 
 from __future__ import annotations

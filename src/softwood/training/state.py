@@ -1,7 +1,7 @@
 """One ensemble in training: its arrays, its compiled trainer, and the best parameters so far.
 
 Comes in: a configuration and rows. Goes out: the state between two epochs, as arrays and a few numbers, which is what
-checkpoints hold. When to stop is left to `training`.
+checkpoints hold. When to stop is left to `loop`.
 """
 
 from __future__ import annotations
