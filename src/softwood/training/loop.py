@@ -1,8 +1,8 @@
-"""Fit loop over the native trainer: several ensembles ("members") at once, early stopping, history, checkpoints.
+"""Fit loop over the native trainers: several ensembles ("members") at once, early stopping, history, checkpoints.
 
-Comes in: a finite float matrix or cells of lookups, numeric targets, row numbers. Goes out: trees with their batch normalisation, and what
-happened in each epoch. Encoding of tables is left to `softwood.tabular`, prediction and files to
-`softwood.model`, the arithmetic of a step to the core.
+Comes in: a finite float matrix or cells of lookups, numeric targets, row numbers. Goes out: trees with their batch
+normalisation, and what happened in each epoch. Encoding of tables is left to `softwood.tabular`, prediction and files
+to `softwood.model`, the arithmetic of a step to the core.
 """
 
 from __future__ import annotations
