@@ -16,7 +16,7 @@ import pyarrow.parquet as parquet
 
 from softwood.__main__ import run
 
-QUICK = ["--members", "1", "--trees", "4", "--epochs", "15", "--learning-rate", "0.05"]
+QUICK = ["--members", "1", "--trees", "4", "--epochs", "15", "--learning-rate", "0.05", "--max-features", "1"]
 
 
 def mixed_table(n=200, seed=0):
