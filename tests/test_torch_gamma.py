@@ -164,7 +164,8 @@ def test_what_is_set_holds_from_the_next_call_on(learn_gamma):
 
 def test_bad_values_are_refused_and_change_nothing():
     layer = make_layer(gamma=0.3)
-    message = "gamma must be a number between 1.2e-38 and 8.3e+37, the width of the soft band; got {}: 1.0 is a good start"
+    limits = "gamma must be a number between 1.2e-38 and 8.3e+37, the width of the soft band"
+    message = limits + "; got {}: 1.0 is a good start"
     for value in (0.0, -1.0, math.nan, math.inf, 1e-38):
         with refuses(ValueError, message.format(value)):
             layer.gamma = value
@@ -304,7 +305,8 @@ def test_bad_gamma_tensors_are_refused():
     )
     with refuses(ValueError, message):
         call(*make_arguments(), gamma=torch.ones(2))
-    with refuses(ValueError, "gamma must be a number between 1.2e-38 and 8.3e+37, the width of the soft band; got -1.0"):
+    message = "gamma must be a number between 1.2e-38 and 8.3e+37, the width of the soft band; got -1.0"
+    with refuses(ValueError, message):
         call(*make_arguments(), gamma=torch.tensor(-1.0))
 
 
