@@ -12,8 +12,9 @@ BUILD_OLDEST := SKBUILD_BUILD_DIR=build/oldest $(OLDEST)/bin/python -m pip --dis
   --constraint constraints-oldest.txt --no-build-isolation
 CPP_FILES = $(shell find core bindings tests/core benchmarks -name '*.h' -o -name '*.cc')
 
+NINJA := -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
 # The C++ tests alone, in a build directory of their own.
-CORE_ONLY := -G Ninja -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON
+CORE_ONLY := $(NINJA) -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON
 
 .PHONY: demo test lint build core-tests python-tests debug test-oldest coverage bench sanitize sanitize-core \
   sanitize-python stubs wheel clean
@@ -78,7 +79,7 @@ sanitize-core: $(VENV)/.tools  ## the C++ tests under address, undefined-behavio
 	done
 
 sanitize-python: $(VENV)/.dev  ## the Python tests of ops and torch, with a module under the address sanitizer
-	$(CMAKE) -S . -B build/sanitize-python -G Ninja -DSOFTWOOD_SANITIZE=address -DSOFTWOOD_DEBUG=ON \
+	$(CMAKE) -S . -B build/sanitize-python $(NINJA) -DSOFTWOOD_SANITIZE=address -DSOFTWOOD_DEBUG=ON \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
 	$(CMAKE) --build build/sanitize-python
 	PYTHON=$(BIN)/python sh tests/core/sanitize_python.sh build/sanitize-python
