@@ -296,7 +296,7 @@ def test_random_damage_never_crashes(saved):
     for _ in range(150):
         damaged = bytearray(contents)
         for position in rng.integers(0, header + 8, rng.integers(1, 4)):
-            damaged[position] = rng.integers(256)
+            damaged[position] = rng.integers(256) if rng.random() < 0.5 else ord("0") + rng.integers(10)
         saved.write_bytes(damaged)
         try:
             model = softwood.load(saved)
@@ -307,7 +307,7 @@ def test_random_damage_never_crashes(saved):
             model.predict_proba(X)
         except (ValueError, TypeError):  # a changed kind of column, say
             continue
-    assert 50 < n_refused < 150  # a changed digit of a name or a parameter harms nothing
+    assert 50 < n_refused < 150  # a changed digit of the history harms nothing
 
 
 # Heads --------------------------------------------------------------------------------------------------------------
