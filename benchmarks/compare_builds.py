@@ -33,7 +33,7 @@ def least(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
     call()
     repeats = max(1, int(TURN / (time.perf_counter() - start + 1e-9)))
-    means = []
+    means: list[float] = []
     deadline = time.perf_counter() + SECONDS
     while time.perf_counter() < deadline or len(means) < 5:
         start = time.thread_time()
