@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood import ops
-from softwood.model.importance import left_probability
+from softwood import ops, reference
 from softwood.model.model import Model, model_of
 
 # Floats held at once while all nodes of a tree are walked for many rows.
@@ -189,12 +188,8 @@ def _walk(model: Model, member: int, tree: int, x: np.ndarray) -> Iterator[tuple
     for first in range(0, len(x), block):
         rows = slice(first, min(first + block, len(x)))
         t = x[rows] @ w[tree].T + (0.0 if b is None else b[tree])
-        left = left_probability(t / trees.gamma, trees.activation)
-        reach = np.ones((len(t), 2 * n_splits + 1))
-        for i in range(n_splits):
-            reach[:, 2 * i + 1] = reach[:, i] * left[:, i]
-            reach[:, 2 * i + 2] = reach[:, i] * (1 - left[:, i])
-        yield rows, left, reach
+        routing = reference.route(t.astype(np.float64), trees.activation, trees.gamma)
+        yield rows, routing.left, reference.reach_probability(routing.left, routing.right)
 
 
 def shap_explanation(estimator: Any, X: Any, *, background: Any = None) -> Any:

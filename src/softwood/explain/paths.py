@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softwood import reference
 from softwood.explain.split_rules import SplitRule, split_rule
 from softwood.explain.tree_view import check_tree
-from softwood.model.importance import left_probability
 from softwood.model.model import Model, model_of
 
 
@@ -125,9 +125,10 @@ def _tree_path(
         if i >= n_splits:
             leaves[i] = reach[i] * o[i - n_splits] / len(model.members)
             continue
-        t = float(w[i] @ x + (0.0 if b is None else b[i]))
-        left[i] = float(left_probability(np.array(t / trees.gamma), trees.activation))
-        for child, probability in ((2 * i + 1, left[i]), (2 * i + 2, 1 - left[i])):
+        t = np.array(w[i] @ x + (0.0 if b is None else b[i]), np.float64)
+        routing = reference.route(t, trees.activation, trees.gamma)
+        left[i] = float(routing.left)
+        for child, probability in ((2 * i + 1, left[i]), (2 * i + 2, float(routing.right))):
             if probability > 0:
                 reach[child] = reach[i] * probability
                 waiting.append(child)
