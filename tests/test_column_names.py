@@ -62,9 +62,9 @@ def test_columns_are_matched_by_name(table, fitted, name, container):
 
 def test_the_error_is_that_of_the_estimator(table, fitted):
     for wrong in (table.rename(columns={"a": "z", "b": "y"}), table.drop(columns="b"), table.assign(more=1)):
-        with pytest.raises(ValueError) as ours:
+        with pytest.raises(ValueError, match=MISMATCH) as ours:
             fitted.predictor().predict(wrong)
-        with pytest.raises(ValueError) as theirs:
+        with pytest.raises(ValueError, match=MISMATCH) as theirs:
             fitted.predict(wrong)
         assert str(ours.value) == str(theirs.value)
 
