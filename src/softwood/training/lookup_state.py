@@ -40,6 +40,7 @@ class LookupState(MemberState):
         self.shape = BlockShape(config.n_trees, config.depth)
         self.arrays = self._initial_arrays(member, config.loss.outputs_for(n_targets))
         validation = None if member.validation is None else _native_samples(member.validation)
+        self._ask_for_scores(member, validation, config.loss.outputs_for(n_targets), np.float32)
         settings = native_settings(config, member, n_targets)
         return _core.LookupMember(
             settings, lookups.native_columns, self.arrays, train, validation, config.loss.native_callable()

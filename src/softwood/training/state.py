@@ -30,6 +30,7 @@ class MemberState:
 
     TRAINED: tuple[str, ...] = ("split_weight", "split_bias", "leaf_weight", "scale", "shift")
     arrays: dict[str, Any]
+    validation_scores: FloatArray
 
     def __init__(self, config: TrainingConfig, member: MemberData, *, n_threads: int, accumulate: bool) -> None:
         self.config = config
@@ -56,7 +57,17 @@ class MemberState:
             self._set_statistics(member, train, member.train.n_rows, n_threads, accumulate)
         settings = native_settings(config, member, n_targets) | {"n_features": n_features}
         validation = None if member.validation is None else _native_samples(member.validation, self.dtype)
+        self._ask_for_scores(member, validation, config.loss.outputs_for(n_targets), self.dtype)
         return _native_class(self.dtype)(settings, self.arrays, train, validation, config.loss.native_callable())
+
+    def _ask_for_scores(
+        self, member: MemberData, validation: dict[str, Any] | None, n_outputs: int, dtype: npt.DTypeLike
+    ) -> None:
+        """Have each epoch write the scores of the validation rows to `validation_scores`, if there is a judge."""
+        if validation is not None and member.judge is not None:
+            assert member.validation is not None
+            self.validation_scores = np.empty((member.validation.n_rows, n_outputs), dtype=dtype)
+            validation["scores"] = self.validation_scores
 
     def _set_statistics(
         self, member: MemberData, train: dict[str, Any], n_rows: int, n_threads: int, accumulate: bool
@@ -135,7 +146,8 @@ def native_labels(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
     if samples.sample_weight is not None:
         weight = np.asarray(samples.sample_weight, dtype=np.float64)
         weight = np.ascontiguousarray(weight / weight[slice(None) if rows is None else rows].mean(), dtype=dtype)
-    return {"targets": targets, "weight": weight, "rows": rows}
+    offset = None if samples.offset is None else np.ascontiguousarray(samples.offset, dtype=dtype)
+    return {"targets": targets, "weight": weight, "rows": rows, "offset": offset}
 
 
 def _n_steps(config: TrainingConfig, train: Samples) -> int:
