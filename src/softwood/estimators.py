@@ -286,7 +286,9 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         """Mean over members of `eval_metric` on the validation rows, or of the loss without one, in the best epoch."""
         history = self.history_
         name = "validation_loss" if self.eval_metric is None else "validation_metric"
-        return float(np.mean([value for value, is_best in zip(history[name], history["is_best"], strict=True) if is_best]))
+        return float(
+            np.mean([value for value, is_best in zip(history[name], history["is_best"], strict=True) if is_best])
+        )
 
     @property
     def history_(self) -> dict[str, list[Any]]:

@@ -126,7 +126,9 @@ def train(
     judged, ends = problem, [0]
     if validation:
         other, judged, ends = join_evaluation_sets(preprocessor, validation)
-        held_out = _encode(preprocessor, lookups, other, judged.scaled_y(head), judged.weight, judged.score_offset(head))
+        held_out = _encode(
+            preprocessor, lookups, other, judged.scaled_y(head), judged.weight, judged.score_offset(head)
+        )
         splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
     else:
         splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
