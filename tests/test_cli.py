@@ -54,7 +54,7 @@ def test_all_formats_give_the_same_model(folder, name, capsys, tmp_path):
     assert all(np.array_equal(theirs[key], ours[key]) for key in ours)
 
 
-def test_people_get_a_table_of_figures_and_the_files(capsys, tmp_path):
+def test_the_text_output_is_a_table_of_metrics_and_the_files(capsys, tmp_path):
     out = tmp_path / "iris.safetensors"
     code, printed, progress = ask(capsys, "train", "iris", "-o", out, *QUICK)
     assert code == 0

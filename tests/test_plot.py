@@ -47,7 +47,7 @@ def test_history_shows_the_mean_over_members(fitted):
     assert labels == ["training loss", "validation loss", "validation R²"]
 
 
-def test_a_member_that_has_stopped_counts_with_its_last_figures(fitted):
+def test_a_member_that_has_stopped_counts_with_its_last_values(fitted):
     model = copy.copy(fitted.model_)
     model.history = {"member": [0, 0, 0, 1], "epoch": [0, 1, 2, 0], "train_loss": [4.0, 2.0, 1.0, 8.0]}
     assert mean_history(model)["train_loss"].tolist() == [6.0, 5.0, 4.5]

@@ -352,7 +352,8 @@ void update_column(const LookupColumn& column, const AdamStep<float>& step, cons
   const Sixteen of_knots = sum_terms(0, n_knots, grad);
   const Sixteen linear =
       sum_terms(0, n_knots, [&](std::int32_t e) __attribute__((always_inline)) { return grad(e) * column.linear[e]; });
-  // Rows are updated from the last to the first, which no processor foresees: those of the next column are asked for.
+  // Rows are updated from the last to the first, which hardware does not predict: those of the next column are
+  // prefetched.
   const std::int64_t ahead = std::int64_t(column.n_parameters()) * kBlockLanes;
   Sixteen suffix = n_knots > 0 ? grad(n_knots - 1) : Sixteen{};
   for (std::int32_t r = n_ramps - 1; r >= 0; --r) {

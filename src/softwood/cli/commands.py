@@ -1,6 +1,6 @@
 """The command `softwood`: what each subcommand is called, which options it has, and what it prints.
 
-The work is done elsewhere: files by `softwood.cli.tablefile`, targets by `softwood.cli.task`, figures by
+The work is done elsewhere: files by `softwood.cli.tablefile`, targets by `softwood.cli.task`, metrics by
 `softwood.cli.metrics`, search by `softwood.cli.tune`, explanations, pictures and the report by
 `softwood.explain`. Errors are turned into one line by `softwood.__main__`.
 """
@@ -35,8 +35,8 @@ from softwood.cli.console import (
     kinds_of,
     open_known,
     open_table,
-    print_figures,
     print_files,
+    print_metrics,
     print_notes,
     require_place,
     require_source,
@@ -44,7 +44,7 @@ from softwood.cli.console import (
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.explaining import explain, plot, report
 from softwood.cli.hyperparameters import option_names, with_hyperparameters
-from softwood.cli.metrics import figures_of_merit
+from softwood.cli.metrics import compute_metrics
 from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
 from softwood.cli.task import LearningTask, class_labels, learning_task, model_columns, require_column
 from softwood.model.container import write_whole
@@ -98,7 +98,7 @@ def train(
     chosen = _read_params(params) | hyperparameters
     estimator = _estimator(found.task, chosen, random_state, n_jobs, verbose=not as_json)
     interrupted = _fit(estimator, training)
-    figures = figures_of_merit(estimator, test.features, test.target)
+    metrics = compute_metrics(estimator, test.features, test.target)
     estimator.save(out)
     run = {
         "softwood": softwood.__version__,
@@ -111,7 +111,7 @@ def train(
         "seed": random_state,
         "seconds": round(time.monotonic() - started, 2),
         "interrupted": interrupted,
-        "metrics": figures,
+        "metrics": metrics,
         "history": estimator.history_,
     }
     files = {"model": out, "run": out.with_suffix(".json")}
@@ -123,7 +123,7 @@ def train(
         print(as_json_text({key: value for key, value in run.items() if key != "history"} | {"files": names}))
     else:
         title = f"{found.task} of {target!r}: {len(training_rows)} rows to learn from, {len(test_rows)} held out"
-        print_figures(figures, title)
+        print_metrics(metrics, title)
         print_files(names)
     if interrupted:
         sys.exit(130)
@@ -135,12 +135,12 @@ def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: A
     estimator, test = open_known(model, source, target)
     print_notes(test.notes)
     if _is_training_table(model, source):
-        print_notes([f"{source} is the table that the model was trained on: expect worse figures on new rows."])
-    figures = figures_of_merit(estimator, test.features, test.target)
+        print_notes([f"{source} is the table that the model was trained on: expect worse metrics on new rows."])
+    metrics = compute_metrics(estimator, test.features, test.target)
     if as_json:
-        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": figures}))
+        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": metrics}))
         return
-    print_figures(figures, f"{model} on {len(test.target)} rows of {source}")
+    print_metrics(metrics, f"{model} on {len(test.target)} rows of {source}")
 
 
 @app.command(
