@@ -147,7 +147,7 @@ def test_a_rule_says_which_way_and_why():
     boundary = low.threshold / low.terms[0].coefficient
     assert boundary == pytest.approx(40, abs=8)
     assert "* age = " in str(low)
-    assert str(low).endswith("goes left surely" if low.goes_left else "goes right surely")
+    assert str(low).endswith("always goes left" if low.goes_left else "always goes right")
 
 
 def test_parts_of_dates_are_named():
@@ -174,7 +174,7 @@ def test_parts_of_dates_are_named():
 
 def test_a_split_without_weights_says_so():
     rule = SplitRule((), threshold=0.1, half_width=0.5, left_probability=0.25)
-    assert str(rule) == "looks at no column: goes right with probability 0.75"
+    assert str(rule) == "uses no column: goes right with probability 0.75"
 
 
 def test_usage_counts_traffic_and_finds_unused_nodes():

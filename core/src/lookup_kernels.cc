@@ -218,7 +218,7 @@ void backward_block(const LookupVisit& visit, const LookupBackward& out, const A
   if (visit.list.sample == nullptr && 2 * n_active >= visit.list.count) {
     add_all_to_slots(block, out, visit.list.count);
   } else {
-    for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
+    for_each_cached_run(block, [&](std::int32_t begin, std::int32_t end) {
       if (begin < block.n_interpolated)
         add_to_slots<AddInterpolated>(visit, out, n_active, begin, end);
       else
