@@ -7,6 +7,7 @@ remedy. Needs pyarrow, which the extra "cli" installs.
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shlex
@@ -116,11 +117,12 @@ class BatchWriter:
     def _open(self, schema: pa.Schema) -> Any:
         """Streams and writer, to be closed in the reverse order: the file last, which then takes its name."""
         if self.path == "-":
-            stream: Any = pa.PythonFile(sys.stdout.buffer, mode="w")
+            file: Any = sys.stdout.buffer
         else:
-            stream = pa.PythonFile(self._opened.enter_context(whole_file(self.path)), mode="w")
+            file = self._opened.enter_context(whole_file(self.path))
             if self.path.lower().endswith(".gz"):
-                stream = self._opened.enter_context(pa.CompressedOutputStream(stream, "gzip"))
+                file = self._opened.enter_context(gzip.GzipFile("", "wb", fileobj=file))
+        stream = pa.PythonFile(file, mode="w")
         if self._separator is None:
             return self._opened.enter_context(parquet.ParquetWriter(stream, schema))
         options = arrow_csv.WriteOptions(delimiter=self._separator, quoting_style="needed")
