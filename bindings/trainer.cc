@@ -119,7 +119,8 @@ void bind_member(nb::module_& module, const char* name) {
         const auto targets = nb::cast<Input<T, 2>>(samples["targets"], false);
         const Loss<T> any{LossKind::custom, 1, static_cast<std::int64_t>(targets.shape(1))};
         const Samples<T> view = samples_of<T>(samples, p, any, encoding);
-        require(view.n_rows >= 1 && has_shape(variance, {p}), "there must be rows, and one mean and variance per column");
+        require(view.n_rows >= 1 && has_shape(variance, {p}),
+                "there must be rows, and one mean and variance per column");
         nb::gil_scoped_release unlocked;
         column_statistics(view, p, mean.data(), variance.data(), n_threads);
       },

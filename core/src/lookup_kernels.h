@@ -47,7 +47,8 @@ struct LookupFours {
   const float* fraction;        // [n_fours, 4]
 };
 
-// Samples that reach a block: sample[j] with probability[j]. Without these arrays: all samples, each with probability 1.
+// Samples that reach a block: sample[j] with probability[j]. Without these arrays: all samples, each with
+// probability 1.
 struct LookupList {
   std::int64_t count;
   const std::int32_t* sample;

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from softwood import ops, reference
 from softwood.model.model import Model, model_of
-from softwood.tabular.table import read_table
 
 # Floats held at once while all nodes of a tree are walked for many rows.
 _MAX_FLOATS = 1 << 24
@@ -205,7 +204,7 @@ def shap_explanation(estimator: Any, X: Any, *, background: Any = None) -> Any:
     found = column_contributions(estimator, X, background=background)
     values = found.values[:, :, 0] if found.values.shape[2] == 1 else found.values
     base = np.broadcast_to(found.base if found.values.shape[2] > 1 else found.base[0], (len(values), *values.shape[2:]))
-    table = read_table(X)
+    table = model_of(estimator).program.read(X)
     data = np.empty((table.n_rows, table.n_columns), dtype=object)
     for j, kind in enumerate(table.kinds):
         data[:, j] = table.labels(j) if kind == "category" else table.numbers(j)

@@ -12,7 +12,6 @@ from softwood import reference
 from softwood.explain.split_rules import SplitRule, split_rule
 from softwood.explain.tree_view import check_tree
 from softwood.model.model import Model, model_of
-from softwood.tabular.table import read_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +108,7 @@ def decision_path(estimator: Any, X: Any, row: int = 0) -> DecisionPath:
 
 
 def _one_row(model: Model, X: Any, row: int) -> Any:
-    table = read_table(X, kinds=model.preprocessor.kinds)
+    table = model.program.read(X)
     if not 0 <= row < table.n_rows:
         raise ValueError(f"The row must be 0 to {table.n_rows - 1}, as the table has {table.n_rows}; got {row}.")
     return table.rows(row, row + 1)
