@@ -101,7 +101,7 @@ def test_an_odd_table_is_refused_alike_everywhere(folder, capsys, tmp_path, name
     assert says in said
 
 
-def test_a_table_that_is_no_file_or_cut_short(folder, capsys, tmp_path):
+def test_a_table_that_is_not_a_file_or_truncated(folder, capsys, tmp_path):
     model = folder / "model.safetensors"
     (tmp_path / "folder.csv").mkdir()
     assert everywhere(capsys, model, tmp_path / "folder.csv", tmp_path) == {
@@ -260,7 +260,7 @@ def test_a_full_disk_leaves_no_file(folder, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_no_space_is_said_in_plain_words(folder, capsys, monkeypatch):
+def test_a_full_disk_is_reported_in_plain_words(folder, capsys, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -287,7 +287,7 @@ def test_names_that_are_wrong(folder, capsys, tmp_path):
     assert "depth must be" in complaint(capsys, "train", "iris", "-o", tmp_path / "m.safetensors", "--depth", "0")
 
 
-def test_files_that_are_no_models(folder, capsys, tmp_path):
+def test_files_that_are_not_models(folder, capsys, tmp_path):
     data = folder / "data.csv"
     assert "nowhere.safetensors: No such file" in complaint(capsys, "info", "nowhere.safetensors")
     assert "is not a softwood model" in complaint(capsys, "predict", data, data)

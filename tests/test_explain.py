@@ -78,7 +78,7 @@ def test_contributions_of_columns_add_up_for_any_background(fitted, table):
     np.testing.assert_allclose(one.base + one.values.sum(axis=1), scores[:1], **SINGLE)
 
 
-def test_only_columns_that_are_looked_at_contribute():
+def test_only_columns_that_are_used_contribute():
     X = np.random.default_rng(0).normal(size=(200, 3))
     X[:, 2] = 1.0  # a constant is no input of any tree
     regressor = softwood.TreeEnsembleRegressor(**SMALL).fit(X, X[:, 0])

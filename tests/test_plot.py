@@ -137,7 +137,7 @@ def test_pictures_are_written_whole(fitted, rows, tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_letters_that_the_font_lacks_are_said_once(fitted, rows, tmp_path):
+def test_letters_that_the_font_lacks_are_reported_once(fitted, rows, tmp_path):
     ax = plot.plot_importances(fitted)
     ax.set_xlabel("城市")
     with pytest.warns(UserWarning, match="The font has no letters for some names") as said:

@@ -120,7 +120,7 @@ def test_choices_change_the_picture_without_errors(browser, page):
 
 
 @needs_browser
-def test_nodes_speak_when_pointed_at_and_by_keyboard(browser, page):
+def test_nodes_show_details_on_hover_and_by_keyboard(browser, page):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
