@@ -68,7 +68,7 @@ def test_each_member_holds_out_another_part(runs):
     ],
 )
 def test_rows_that_a_member_holds_out(runs, n_rows, fraction, sizes):
-    """Fewer than two rows say nothing about the best epoch."""
+    """Fewer than two rows cannot choose the best epoch."""
     X = np.arange(float(n_rows))[:, None]
     TreeEnsembleRegressor(**QUICK, validation_fraction=fraction).fit(X, X[:, 0])
     for member in runs[0][1]:

@@ -182,7 +182,7 @@ def plot_row_path(
     max_depth: int = 6,
     max_nodes: int = 47,
 ) -> Any:
-    """The way of one row through one tree, drawn as by `plot_tree`; figures are probabilities of arriving."""
+    """The way of one row through one tree, drawn as by `plot_tree`; the numbers are probabilities of arriving."""
     model = model_of(estimator)
     check_tree(model, member, tree)
     path = decision_path(model, X, row)
@@ -280,7 +280,7 @@ def save(ax: Any, path: str | os.PathLike[str]) -> Path:
     """Write the figure of an Axes to a file (.png, .pdf, .svg) that appears whole or not at all."""
     import io
 
-    from softwood.model.container import write_whole
+    from softwood.model.whole_file import write_whole
 
     suffix = Path(path).suffix.lower().lstrip(".") or "png"
     if suffix not in ("png", "pdf", "svg"):

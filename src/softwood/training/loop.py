@@ -59,10 +59,10 @@ def fit_members(
     time_limit : float, optional
         Seconds.
     checkpoint : path, optional
-        File that is renewed every `checkpoint_every` seconds at the end of an epoch (0: after each), and removed by
-        nobody: a finished run leaves its last state.
+        File that is rewritten every `checkpoint_every` seconds at the end of an epoch (0: after each epoch). It is
+        never deleted: a finished run leaves its last state.
     resume : bool
-        Go on from `checkpoint` if that file exists; the result equals that of the uninterrupted run to the bit. A
+        Continue from `checkpoint` if that file exists; the result equals that of the uninterrupted run to the bit. A
         file of another configuration or other data is refused with a ValueError.
     run_seed : int
         Seed that the caller made the members' seeds of; kept in the checkpoint, see `prepare_checkpoint`.

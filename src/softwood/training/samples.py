@@ -97,7 +97,7 @@ class MemberData:
     offset : ndarray [k], optional
         Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
     start : TrainedMember, optional
-        Go on from these trees instead of random ones; moments of the optimiser too if it holds them.
+        Continue from these trees instead of random ones, with the moments of the optimiser if it has them.
     l1 : float, optional
         Penalty of this member instead of the configuration's.
     judge : Judge, optional

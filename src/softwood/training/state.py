@@ -98,7 +98,7 @@ class MemberState:
         self.best, self.best_epoch, self.best_loss, self.best_gamma = best, epoch, loss, self.native.gamma
 
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of everything that a later fit needs to go on from the last step, parameters included."""
+        """Copies of everything that a later fit needs to continue from the last step, parameters included."""
         state: dict[str, npt.NDArray[Any]] = {name: array.copy() for name, array in self.arrays.items()}
         state["adam_step"] = np.asarray(self.native.adam_step, dtype=np.int64)
         return state
