@@ -29,9 +29,10 @@ def test_an_offset_that_says_all_leaves_nothing_to_learn(loss):
     logarithmic = loss in ("gamma", "tweedie")
     offset = np.log(known) if logarithmic else known
     loss = Loss("quantile", quantiles=(0.5, 0.6)) if loss == "quantile" else loss
-    model = TreeEnsembleRegressor(loss=loss, **SETTINGS | {"max_epochs": 3}).fit(X, 3 * known if logarithmic else known, offset=offset)  # fmt: skip
+    y = 3 * known if logarithmic else known
+    model = TreeEnsembleRegressor(loss=loss, **SETTINGS | {"max_epochs": 3}).fit(X, y, offset=offset)
     predicted = model.predict(X, offset=offset).reshape(400, -1)[:, 0]
-    np.testing.assert_allclose(predicted, 3 * known if logarithmic else known, rtol=0.05, atol=1e-6)
+    np.testing.assert_allclose(predicted, y, rtol=0.05, atol=1e-6)
     assert model.predict(X).std() < 0.1
 
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.training.losses import Loss
-
 if TYPE_CHECKING:
     from softwood.model.parts import Head
 
@@ -33,7 +31,7 @@ class Metric:
     """
 
     name: str
-    function: Callable[[Any, np.ndarray, np.ndarray, "np.ndarray | None"], float]
+    function: Callable[[Any, np.ndarray, np.ndarray, np.ndarray | None], float]
     greater_is_better: bool
 
 
@@ -64,6 +62,7 @@ class Judge:
     Examples
     --------
     >>> from softwood.model.parts import Head
+    >>> from softwood.training.losses import Loss
     >>> head = Head("regression", Loss("squared_error"), None, np.zeros(1), np.ones(1))
     >>> y = np.array([1.0, 2.0])
     >>> judge = Judge(head, resolve_metric("mean_absolute_error"), [EvaluationSet(slice(None), y, y, None)])
