@@ -55,8 +55,8 @@ def make_judge(
             sets.append(EvaluationSet(rows, y[rows], trained_y[rows], _unless_equal(weight)))
     else:
         chosen = slice(None) if held_out.rows is None else held_out.rows
-        weight = None if held_out.sample_weight is None else _unless_equal(held_out.sample_weight[chosen])
-        sets.append(EvaluationSet(slice(None), y[chosen], trained_y[chosen], weight))
+        of_rows = None if held_out.sample_weight is None else _unless_equal(held_out.sample_weight[chosen])
+        sets.append(EvaluationSet(slice(None), y[chosen], trained_y[chosen], of_rows))
     return Judge(head, metric, sets)
 
 
