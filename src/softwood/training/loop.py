@@ -21,7 +21,7 @@ from softwood.training.checkpoint import read_checkpoint, write_checkpoint
 from softwood.training.config import TrainingConfig
 from softwood.training.lookup_state import LookupState
 from softwood.training.samples import EpochRecord, MemberData, StopReason, TrainedMember, check_members
-from softwood.training.state import MemberState
+from softwood.training.state import VALIDATION_SCORES, MemberState
 
 EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
 
@@ -199,5 +199,6 @@ def _trained(state: MemberState, keep_state: bool) -> TrainedMember:
         best_loss=float(state.best_loss) if state.best is not None else float("nan"),
         history=state.history,
         stopped_by=state.stopped_by or "max_epochs",
+        validation_scores=None if state.best is None else state.best.get(VALIDATION_SCORES),
         optimizer_state=state.optimizer_state() if keep_state else None,
     )

@@ -5,7 +5,7 @@ The classes here only hold arrays; `check_members` refuses what the trainer cann
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -92,8 +92,8 @@ class MemberData:
         Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
     start : TrainedMember, optional
         Go on from these trees instead of random ones; moments of the optimiser too if it holds them.
-    l1 : float, optional
-        Penalty of this member instead of the configuration's.
+    changes : mapping of str to value
+        Fields of the configuration that this member has another value of, such as `l1` or `depth`.
     """
 
     train: Samples
@@ -101,13 +101,14 @@ class MemberData:
     seed: int = 0
     offset: FloatArray | None = None
     start: TrainedMember | None = None
-    l1: float | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedMember:
     """Result of one member: its best trees, which epoch they are from (counted from 0), and the history.
 
+    `validation_scores` [n, k] are the raw scores of the validation rows, in their order, in the best epoch.
     `optimizer_state` (only with `keep_state=True`) lets a later call continue where this one stopped; see
     `MemberData.start`.
     """
@@ -117,6 +118,7 @@ class TrainedMember:
     best_loss: float
     history: list[EpochRecord] = field(default_factory=list)
     stopped_by: StopReason = "max_epochs"
+    validation_scores: FloatArray | None = None
     optimizer_state: dict[str, NDArray[Any]] | None = None
 
 

@@ -6,6 +6,7 @@ checkpoints hold. When to stop is left to `loop`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _UPDATES = {"adam": 0, "lazy_adam": 1, "auto": 2}
 _NORMALISATION = {False: 0, True: 1, "fixed": 2}
+VALIDATION_SCORES = "validation_scores"  # beside the parameters of the best epoch
 _MASK_VALUES = 2**20  # random numbers for feature masks that are held at once
 
 
@@ -30,9 +32,10 @@ class MemberState:
 
     TRAINED: tuple[str, ...] = ("split_weight", "split_bias", "leaf_weight", "scale", "shift")
     arrays: dict[str, Any]
+    validation_scores: FloatArray | None = None  # raw scores [n, k] after the last epoch
 
     def __init__(self, config: TrainingConfig, member: MemberData, *, n_threads: int, accumulate: bool) -> None:
-        self.config = config
+        self.config = config = replace(config, **member.changes)
         self.dtype = member.train.x.dtype
         self.best_epoch = -1
         self.best_loss = np.inf
@@ -51,11 +54,14 @@ class MemberState:
         config = self.config
         train = _native_samples(member.train, self.dtype)
         n_targets, n_features = train["targets"].shape[1], member.train.n_features
-        self.arrays = _initial_arrays(config, member, n_features, config.loss.outputs_for(n_targets))
+        n_outputs = config.loss.outputs_for(n_targets)
+        self.arrays = _initial_arrays(config, member, n_features, n_outputs)
         if config.batch_norm:
             self._set_statistics(member, train, member.train.n_rows, n_threads, accumulate)
         settings = native_settings(config, member, n_targets) | {"n_features": n_features}
-        validation = None if member.validation is None else _native_samples(member.validation, self.dtype)
+        validation = None
+        if member.validation is not None:
+            validation = _native_samples(member.validation, self.dtype) | self._scores_of(member.validation, n_outputs)
         return _native_class(self.dtype)(settings, self.arrays, train, validation, config.loss.native_callable())
 
     def _set_statistics(
@@ -76,6 +82,12 @@ class MemberState:
         self.arrays["mean"] = mean.astype(self.dtype)
         self.arrays["variance"] = variance.astype(self.dtype)
 
+    def _scores_of(self, validation: Samples, n_outputs: int) -> dict[str, FloatArray]:
+        """Where the compiled trainer writes the scores of validation rows after each epoch."""
+        dtype = self.dtype if self.dtype.kind == "f" else np.float32  # cells of lookups are integers
+        self.validation_scores = np.zeros((validation.n_rows, n_outputs), dtype=dtype)
+        return {"scores": self.validation_scores}
+
     def current(self) -> dict[str, FloatArray]:
         """Copies of the parameters that evaluation uses: the last ones, or their averages."""
         names = [name for name in self.TRAINED if name in self.arrays]
@@ -84,6 +96,8 @@ class MemberState:
     def keep_best(self, epoch: int, loss: float) -> None:
         """Remember the present parameters. The assignment comes last: an interrupt leaves the old or the new ones."""
         best = self.current()
+        if self.validation_scores is not None:
+            best[VALIDATION_SCORES] = self.validation_scores.copy()
         self.best, self.best_epoch, self.best_loss, self.best_gamma = best, epoch, loss, self.native.gamma
 
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
@@ -165,7 +179,7 @@ def native_settings(config: TrainingConfig, member: MemberData, n_targets: int) 
         "beta1": config.betas[0],
         "beta2": config.betas[1],
         "epsilon": config.epsilon,
-        "l1": config.l1 if member.l1 is None else member.l1,
+        "l1": config.l1,
         "l2": config.l2,
         "weight_decay": config.weight_decay,
         "average_decay": config.ema or 0.0,
