@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from softwood.model.container import ModelFileError
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
 from softwood.model.predictor import Predictor
@@ -381,7 +382,12 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     kind = TreeEnsembleRegressor if model.head.task == "regression" else TreeEnsembleClassifier
     estimator = kind()
     saved = model.estimator.get("params", {})
-    estimator.set_params(**{name: saved[name] for name in estimator.get_params(deep=False) if name in saved})
+    params = {name: saved[name] for name in estimator.get_params(deep=False) if name in saved}
+    try:
+        check(params, declarations(kind))
+    except ValueError as error:
+        raise ModelFileError(f"{os.fspath(path)!r} is damaged: its parameter {error}") from None
+    estimator.set_params(**params)
     estimator.model_ = model
     estimator.n_features_in_ = model.n_columns
     if model.has_column_names:

@@ -280,7 +280,7 @@ def save(ax: Any, path: str | os.PathLike[str]) -> Path:
     """Write the figure of an Axes to a file (.png, .pdf, .svg) that appears whole or not at all."""
     import io
 
-    from softwood.model.container import write_whole
+    from softwood.model.whole_file import write_whole
 
     suffix = Path(path).suffix.lower().lstrip(".") or "png"
     if suffix not in ("png", "pdf", "svg"):

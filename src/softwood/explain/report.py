@@ -20,8 +20,8 @@ from softwood.cli.task import LearningTask, class_labels
 from softwood.explain import column_contributions, decision_path, importances, tree_traffic
 from softwood.explain.history import mean_history
 from softwood.explain.tree_view import strongest_trees, tree_view
-from softwood.model.container import write_whole
 from softwood.model.model import Model
+from softwood.model.whole_file import write_whole
 from softwood.tabular.table import Table
 
 N_TREES = 16
