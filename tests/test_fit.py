@@ -132,7 +132,7 @@ def test_the_first_of_several_members_chooses_the_penalty_on_long_tables(runs):
     assert [config.l1 for config, _, _ in runs] == [0.05]  # nothing to choose between
     runs.clear()
     TreeEnsembleRegressor(**{**QUICK, "n_members": 3}, l1=0.1).fit(X, X[:, 0])
-    assert [(config.l1, [member.l1 for member in members]) for config, members, _ in runs] == [(0.1, [None] * 3)]
+    assert [(config.l1, [member.changes for member in members]) for config, members, _ in runs] == [(0.1, [{}] * 3)]
 
 
 def test_pieces_go_on_from_each_other_at_a_constant_rate(runs):

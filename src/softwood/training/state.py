@@ -89,15 +89,14 @@ class MemberState:
         return {"scores": self.validation_scores}
 
     def current(self) -> dict[str, FloatArray]:
-        """Copies of the parameters that evaluation uses: the last ones, or their averages."""
+        """Copies of the parameters that evaluation uses, the last ones or their averages, and the scores it found."""
         names = [name for name in self.TRAINED if name in self.arrays]
-        return {name: self.arrays.get(f"{name}.evaluated", self.arrays[name]).copy() for name in names}
+        found = {name: self.arrays.get(f"{name}.evaluated", self.arrays[name]).copy() for name in names}
+        return found if self.validation_scores is None else found | {VALIDATION_SCORES: self.validation_scores.copy()}
 
     def keep_best(self, epoch: int, loss: float) -> None:
         """Remember the present parameters. The assignment comes last: an interrupt leaves the old or the new ones."""
         best = self.current()
-        if self.validation_scores is not None:
-            best[VALIDATION_SCORES] = self.validation_scores.copy()
         self.best, self.best_epoch, self.best_loss, self.best_gamma = best, epoch, loss, self.native.gamma
 
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
