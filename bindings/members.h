@@ -137,9 +137,8 @@ inline bool signal_pending(std::exception_ptr& raised) {
   return true;
 }
 
-// Python runs signal handlers on its main thread only. If that thread works alone, it looks in from time to time
-// between two steps; if it shares the work, it might be done long before the others, so it leaves the work to them and
-// waits.
+// Python runs signal handlers on its main thread only. If that thread works alone, it checks for signals between two
+// steps. If it shared the work, it might finish long before the others, so it leaves the work to them and waits.
 template <typename T>
 std::vector<EpochOutcome> run_interruptibly(const std::vector<Trainer<T>*>& trainers, std::int64_t epoch,
                                             double seconds_left, int n_threads) {

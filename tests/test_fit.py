@@ -72,7 +72,7 @@ def test_each_member_holds_out_another_part(runs):
     ],
 )
 def test_rows_that_a_member_holds_out(runs, n_rows, fraction, sizes):
-    """Fewer than two rows say nothing about the best epoch."""
+    """Fewer than two rows cannot choose the best epoch."""
     X = np.arange(float(n_rows))[:, None]
     TreeEnsembleRegressor(**QUICK, validation_fraction=fraction).fit(X, X[:, 0])
     for member in runs[0][1]:
@@ -176,7 +176,9 @@ def test_out_of_fold_predictions_are_those_of_the_member_that_held_the_row_out(r
 def test_out_of_fold_predictions_know_nothing_of_their_own_labels():
     random = np.random.default_rng(0)
     X, y = random.normal(size=(300, 5)), random.integers(2, size=300)
-    model = TreeEnsembleClassifier(n_members=6, learning_rate=0.05, l1=0.0, patience=None, max_epochs=10, random_state=0)
+    model = TreeEnsembleClassifier(
+        n_members=6, learning_rate=0.05, l1=0.0, patience=None, max_epochs=10, random_state=0
+    )
     model.fit(X, y)
     assert roc_auc_score(y, model.predict_proba(X)[:, 1]) > 0.8
     assert roc_auc_score(y, model.oof_prediction_[:, 1]) < 0.6

@@ -22,7 +22,7 @@ from softwood.cli.console import (
     as_json_text,
     kinds_of,
     open_known,
-    print_figures,
+    print_metrics,
     print_notes,
     require_apart,
     require_place,
@@ -30,7 +30,7 @@ from softwood.cli.console import (
     run_file,
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
-from softwood.cli.metrics import figures_of_merit
+from softwood.cli.metrics import compute_metrics
 from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
 from softwood.cli.task import class_labels, model_columns, require_column
 
@@ -40,12 +40,12 @@ def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: A
     estimator, test = open_known(model, source, target)
     print_notes(test.notes)
     if _is_training_table(model, source):
-        print_notes([f"{source} is the table that the model was trained on: expect worse figures on new rows."])
-    figures = figures_of_merit(estimator, test.features, test.target)
+        print_notes([f"{source} is the table that the model was trained on: expect worse metrics on new rows."])
+    metrics = compute_metrics(estimator, test.features, test.target)
     if as_json:
-        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": figures}))
+        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": metrics}))
         return
-    print_figures(figures, f"{model} on {len(test.target)} rows of {source}")
+    print_metrics(metrics, f"{model} on {len(test.target)} rows of {source}")
 
 
 def predict(

@@ -44,7 +44,7 @@ def importances(estimator: Any) -> list[tuple[str, float]]:
 
 @dataclass(frozen=True, eq=False)
 class Usage:
-    """How much of a model some rows use. One entry a member in each list.
+    """How much of a model some rows use. Each list has one entry per member.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ def _traffic(model: Model, member: int, tree: int, x: np.ndarray) -> NDArray[np.
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """Raw scores of rows, shared out among columns: ``base + values.sum(axis=1)`` are the raw scores.
+    """Raw scores of rows, divided among columns: ``base + values.sum(axis=1)`` are the raw scores.
 
     Attributes
     ----------
@@ -111,14 +111,14 @@ class Contributions:
 
 
 def column_contributions(estimator: Any, X: Any, *, background: Any = None) -> Contributions:
-    """Share the raw scores of each row out among the columns; the module's description has the definition.
+    """Divide the raw scores of each row among the columns; the module's docstring has the definition.
 
     Parameters
     ----------
     estimator : fitted estimator or Model
     X : table [n]
     background : table, optional
-        Rows that say what is usual; X itself if None. A few hundred are enough.
+        Rows that define the average; X itself if None. A few hundred are enough.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def _share(change: np.ndarray, distance: np.ndarray, weight: np.ndarray, is_colu
     shared = np.zeros((len(change), is_column.shape[1], change.shape[2]))
     for i in range(len(weight)):
         size = distance * weight[i]
-        # A row that is usual in every input of the split still needs its change accounted for.
+        # The change of a row that is average in every input of the split must be assigned, too.
         size[size.sum(axis=1) <= 0] = weight[i] if weight[i].any() else 1.0
         share = (size / size.sum(axis=1, keepdims=True)) @ is_column
         shared += share[:, :, None] * change[:, i, None, :]

@@ -104,7 +104,7 @@ class Predictor:
         ----------
         X : table [n, p], or one row [p]
         n_threads : int, optional
-            Threads at most; a single row is always done by the calling thread.
+            Upper bound on threads; a single row is always computed by the calling thread.
 
         Returns
         -------
@@ -128,7 +128,7 @@ class Predictor:
         X, n_threads
             As in `predict`.
         """
-        if self._has_plain_rows and isinstance(X, np.ndarray) and X.ndim == 1:  # the usual row of a server
+        if self._has_plain_rows and isinstance(X, np.ndarray) and X.ndim == 1:  # the usual request of a server
             return self.predict_row(X)
         if self.program.head.classes is None:
             raise ValueError("predict_proba needs a classifier; this model is a regression: call predict.")

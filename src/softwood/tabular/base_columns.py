@@ -108,7 +108,7 @@ class Code:
 
 @dataclass(frozen=True)
 class CalendarPart:
-    """Month, weekday or hour of a date in UTC; fractions of a second are cut off towards 1970."""
+    """Month, weekday or hour of a date in UTC; fractions of a second are truncated towards 1970."""
 
     column: int
     unit: CalendarUnit

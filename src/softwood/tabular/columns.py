@@ -30,7 +30,7 @@ from softwood.tabular.table import Table, require_finite
 MAX_ONE_HOT_LEVELS = 10
 _N_FOLDS = 5
 _BLOCK_ROWS = 65_536
-# Whole weights are numbers of copies up to this sum; larger ones are mere weights.
+# Whole weights up to this sum are numbers of copies; larger ones are only weights.
 _MAX_COUNTED_ROWS = 200_000
 
 
@@ -304,7 +304,7 @@ def merge_rows(
     is_copy[1:] = key[1:] == key[:-1]
     candidates = np.flatnonzero(is_copy)
     for some in np.array_split(candidates, 1 + len(candidates) // _BLOCK_ROWS):
-        # Equal keys of unequal rows are possible, if hardly.
+        # Different rows may have equal keys, though it is very unlikely.
         a, b = rows[some], rows[some - 1]
         same = (base[a] == base[b]) | (np.isnan(base[a]) & np.isnan(base[b]))
         is_copy[some] = same.all(axis=1) & (targets[a] == targets[b]).all(axis=1)

@@ -202,7 +202,7 @@ def fit_encodings(
 
 def pack_features(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
     """An encoding of (source, kind, start, rate, mean, scale) per feature, without those that float32 cannot hold."""
-    # Spreads that float32 cannot hold the reciprocal of say nothing.
+    # A spread whose reciprocal float32 cannot represent carries no information.
     largest = float(np.finfo(np.float32).max)
     features = [f for f in features if all(abs(value) < largest for value in f[2:]) and f[3] > 0 and f[5] > 0]
     # A table of constants has no feature; trees need one input, so it gets one that is always 0.
@@ -233,7 +233,7 @@ class Summary:
             share = self.missing_share
             scale = min(MAX_FLAG_SCALE, _reciprocal(np.sqrt(share * (1 - share))))
             found.append((FeatureKind.MISSING, 0.0, 1.0, share, scale))
-        if len(self.edges) < 2:  # a constant says nothing
+        if len(self.edges) < 2:  # a constant carries no information
             return found
         if self.levels is not None:
             ones = np.ones(len(self.levels))

@@ -187,9 +187,7 @@ def _fit(
     return [pair[best], *fit(replace(config, l1=l1), members[1:])], {"l1": l1}
 
 
-def _out_of_fold(
-    members: Sequence[MemberData], trained: Sequence[TrainedMember], n_rows: int
-) -> NDArray[np.float64]:
+def _out_of_fold(members: Sequence[MemberData], trained: Sequence[TrainedMember], n_rows: int) -> NDArray[np.float64]:
     """Mean raw score [n, k] of each row over the times that a member held it out; NaN for rows that none did."""
     k = trained[0].trees.leaf_weight.shape[2]
     total, n = np.zeros((n_rows, k)), np.zeros((n_rows, 1))

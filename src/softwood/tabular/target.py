@@ -45,7 +45,7 @@ class Problem:
 
     @property
     def n_target_columns(self) -> int:
-        """How many target means a category with many levels has: one a target, or one a class if there are several."""
+        """Target means of a category with many levels: one per target, or one per class if there are several."""
         if self.task == "multiclass":
             assert self.classes is not None
             return len(self.classes)

@@ -1,8 +1,8 @@
-"""Checkpoints of a fit: everything that training needs to go on, in one safetensors file.
+"""Checkpoints of a fit: everything that training needs to continue, in one safetensors file.
 
-Comes in: the members between two epochs. Goes out: a file that is whole at any moment (written beside its place, then
-renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables; others
-are refused. Models are saved by `model`, not here.
+Comes in: the members between two epochs. Goes out: a file that is complete at any moment (written to a temporary file,
+then renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables;
+others are refused. Models are saved by `model`, not here.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def write_checkpoint(
 def read_checkpoint(
     path: str | os.PathLike[str], config: TrainingConfig, members: Sequence[MemberData], states: Sequence[MemberState]
 ) -> int:
-    """Put the members into the state that the file holds and return the epoch to go on with.
+    """Put the members into the state that the file holds and return the epoch to continue with.
 
     Raises
     ------

@@ -16,7 +16,7 @@ import numpy as np
 
 from softwood.arguments import check_gamma
 from softwood.model.file_checks import check_texts, is_number, is_whole, require
-from softwood.training.samples import EpochRecord, StopReason
+from softwood.training.samples import VALIDATION_SCORES, EpochRecord, StopReason
 
 if TYPE_CHECKING:
     from softwood.training.config import TrainingConfig

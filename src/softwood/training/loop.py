@@ -20,8 +20,15 @@ from softwood.tabular.lookups import Lookups
 from softwood.training.checkpoint import read_checkpoint, write_checkpoint
 from softwood.training.config import TrainingConfig
 from softwood.training.lookup_state import LookupState
-from softwood.training.samples import EpochRecord, MemberData, StopReason, TrainedMember, check_members
-from softwood.training.state import VALIDATION_SCORES, MemberState
+from softwood.training.samples import (
+    VALIDATION_SCORES,
+    EpochRecord,
+    MemberData,
+    StopReason,
+    TrainedMember,
+    check_members,
+)
+from softwood.training.state import MemberState
 
 EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
 
@@ -57,10 +64,10 @@ def fit_members(
     time_limit : float, optional
         Seconds.
     checkpoint : path, optional
-        File that is renewed every `checkpoint_every` seconds at the end of an epoch (0: after each), and removed by
-        nobody: a finished run leaves its last state.
+        File that is rewritten every `checkpoint_every` seconds at the end of an epoch (0: after each epoch). It is
+        never deleted: a finished run leaves its last state.
     resume : bool
-        Go on from `checkpoint` if that file exists; the result equals that of the uninterrupted run to the bit. A
+        Continue from `checkpoint` if that file exists; the result equals that of the uninterrupted run to the bit. A
         file of another configuration or other data is refused with a ValueError.
     keep_state : bool
         Return the optimiser's moments too, of the last step rather than of the best epoch.

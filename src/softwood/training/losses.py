@@ -2,7 +2,7 @@
 
 Comes in: the name of a loss, its parameters, the targets. Goes out: a checked `Loss`, the number of outputs it needs,
 the best constant score to start from, and the inverse link that turns raw scores into predictions. Values and gradients
-while training are the core's; here is only what is done once a fit.
+while training are the core's; this module has what is done once per fit.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Loss:
     ----------
     name : str or callable
         "cross_entropy" (softmax over `n_classes` outputs; targets are class numbers), "binary_cross_entropy" (one logit
-        a target; targets in [0, 1]), "squared_error", "absolute_error", "huber", "quantile" (pinball loss; one output a
-        target and quantile, quantiles of one target side by side), "poisson", "gamma", "tweedie" (the last three score
-        the logarithm of the mean). A callable gets `predictions` [n, k], `targets` [n, t] and `sample_weight` [n] of a
-        batch and returns the gradient of the loss with respect to the predictions, [n, k], or that and the loss. It is
-        used as it comes: dividing by the number of rows is left to the callable.
+        per target; targets in [0, 1]), "squared_error", "absolute_error", "huber", "quantile" (pinball loss; one output
+        per target and quantile, quantiles of one target side by side), "poisson", "gamma", "tweedie" (the last three
+        score the logarithm of the mean). A callable gets `predictions` [n, k], `targets` [n, t] and `sample_weight` [n]
+        of a batch and returns the gradient of the loss with respect to the predictions, [n, k], or that and the loss.
+        It is used as it comes: dividing by the number of rows is left to the callable.
     n_classes : int, optional
         Number of classes, for "cross_entropy" only.
     n_outputs : int, optional
-        Number of outputs, for a callable only; one a target if None.
+        Number of outputs, for a callable only; one per target if None.
     label_smoothing : float
         Share of each target given evenly to all classes (cross-entropies only).
     delta : float

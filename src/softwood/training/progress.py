@@ -43,7 +43,7 @@ class Progress:
         self._bar = _rich_bar()
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task("epoch", total=self.max_epochs, figures="")
+            self._task = self._bar.add_task("epoch", total=self.max_epochs, words="")
         return self
 
     def __exit__(
@@ -57,14 +57,14 @@ class Progress:
         if not records:
             return
         epoch = records[0].epoch + 1
-        figures = describe(records, self.metric)
+        words = describe(records, self.metric)
         if len(records) < self.n_members:
-            figures += f", {self.n_members - len(records)} of {self.n_members} members done"
+            words += f", {self.n_members - len(records)} of {self.n_members} members done"
         if self._bar is not None:
-            self._bar.update(self._task, completed=epoch, figures=figures)
+            self._bar.update(self._task, completed=epoch, words=words)
         elif epoch in (1, self.max_epochs) or time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            print(f"epoch {epoch}/{self.max_epochs}: {figures}", file=sys.stderr, flush=True)
+            print(f"epoch {epoch}/{self.max_epochs}: {words}", file=sys.stderr, flush=True)
 
 
 def describe(records: Sequence[EpochRecord], metric: str) -> str:
@@ -100,6 +100,6 @@ def _rich_bar() -> Any:
         MofNCompleteColumn(),
         BarColumn(bar_width=24),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[words]}"),
     )
     return RichProgress(TextColumn("epoch"), *columns, console=console)

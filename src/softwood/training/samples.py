@@ -19,6 +19,7 @@ from softwood.tabular.lookups import Lookups
 from softwood.training.losses import Loss
 
 _FINITE_BLOCK = 1 << 16
+VALIDATION_SCORES = "validation_scores"  # beside the parameters of the best epoch
 
 StopReason = Literal["max_epochs", "patience", "time_limit", "interrupt", "callback"]
 
@@ -91,9 +92,9 @@ class MemberData:
     offset : ndarray [k], optional
         Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
     start : TrainedMember, optional
-        Go on from these trees instead of random ones; moments of the optimiser too if it holds them.
+        Continue from these trees instead of random ones, with the moments of the optimiser if it has them.
     changes : mapping of str to value
-        Fields of the configuration that this member has another value of, such as `l1` or `depth`.
+        Fields of the configuration that have another value for this member, such as `l1` or `depth`.
     """
 
     train: Samples

@@ -16,14 +16,13 @@ from softwood import _core
 from softwood.arguments import FloatArray, check_activation
 from softwood.model.parts import BatchNorm, Trees
 from softwood.tabular.features import Encoding
-from softwood.training.samples import EpochRecord, MemberData, Samples, StopReason, TrainedMember
+from softwood.training.samples import VALIDATION_SCORES, EpochRecord, MemberData, Samples, StopReason, TrainedMember
 
 if TYPE_CHECKING:
     from softwood.training.config import TrainingConfig
 
 _UPDATES = {"adam": 0, "lazy_adam": 1, "auto": 2}
 _NORMALISATION = {False: 0, True: 1, "fixed": 2}
-VALIDATION_SCORES = "validation_scores"  # beside the parameters of the best epoch
 _MASK_VALUES = 2**20  # random numbers for feature masks that are held at once
 
 
@@ -100,7 +99,7 @@ class MemberState:
         self.best, self.best_epoch, self.best_loss, self.best_gamma = best, epoch, loss, self.native.gamma
 
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of everything that a later fit needs to go on from the last step, parameters included."""
+        """Copies of everything that a later fit needs to continue from the last step, parameters included."""
         state: dict[str, npt.NDArray[Any]] = {name: array.copy() for name, array in self.arrays.items()}
         state["adam_step"] = np.asarray(self.native.adam_step, dtype=np.int64)
         return state
