@@ -84,7 +84,8 @@ class Hyperparameters:
     max_features: Share | Auto = declare(
         "auto",
         "Share of the columns that each split may use.",
-        details='Each split gets its own random choice, made once. "auto" is a quarter, at least 3 and at most 48 columns.',
+        details='Each split gets its own random choice, made once. "auto" is a quarter, but 3 columns at least and 48 '
+        "at most.",
         auto=rules.max_features,
     )
     n_members: Count | Auto = declare(
