@@ -203,4 +203,6 @@ def test_repr_tells_what_auto_became():
     model.fit(X_CANCER, X_CANCER[:, 0])
     call, _, chosen = repr(model).partition(", fitted with ")
     assert call == repr(clone(model))
-    assert "batch_size=32" in chosen and "l1=0.1" in chosen and "n_trees" not in chosen
+    assert "batch_size=32" in chosen
+    assert "l1=0.1" in chosen
+    assert "n_trees" not in chosen
