@@ -102,7 +102,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         self._pieces: FitResult | None = None
         self._keep(fitted.model)
         self.chosen_parameters_ = fitted.chosen
-        vars(self).pop("oof_prediction_", None)
+        self.__dict__.pop("oof_prediction_", None)
         if fitted.oof_scores is not None:
             self.oof_prediction_ = fitted.model.head.predictions(fitted.oof_scores)
         if any(member.stopped_by == "interrupt" for member in fitted.trained):

@@ -192,9 +192,10 @@ def _out_of_fold(members: Sequence[MemberData], trained: Sequence[TrainedMember]
     k = trained[0].trees.leaf_weight.shape[2]
     total, n = np.zeros((n_rows, k)), np.zeros((n_rows, 1))
     for data, member in zip(members, trained, strict=False):  # fewer, if training was cut short
-        if data.validation is not None and member.validation_scores is not None:
-            np.add.at(total, data.validation.rows, member.validation_scores)
-            np.add.at(n, data.validation.rows, 1)
+        held_out = None if data.validation is None else data.validation.rows
+        if held_out is not None and member.validation_scores is not None:
+            np.add.at(total, held_out, member.validation_scores)
+            np.add.at(n, held_out, 1)
     return np.divide(total, n, out=np.full_like(total, np.nan), where=n > 0)
 
 
