@@ -45,6 +45,9 @@ _ATTRIBUTES = """\
         The fitted model.
     chosen_parameters_ : dict
         What each parameter became that was "auto".
+    oof_prediction_ : ndarray [n, k] or [n]
+        Prediction of each training row by members that held it out: probabilities, or values of a regression. NaN where
+        no member did (with `n_members` of 4, a third of the rows). Only after `fit` without an `eval_set`.
     feature_importances_ : ndarray [p]
         Importance of each column; they sum to 1.
     n_iter_ : int
@@ -123,6 +126,9 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         self._pieces: FitResult | None = None
         self._keep(fitted.model)
         self.chosen_parameters_ = fitted.chosen
+        self.__dict__.pop("oof_prediction_", None)
+        if fitted.oof_scores is not None:
+            self.oof_prediction_ = fitted.model.head.predictions(fitted.oof_scores)
         if any(member.stopped_by == "interrupt" for member in fitted.trained):
             raise KeyboardInterrupt("Training was interrupted; the estimator holds the best epoch so far.")
         return self
@@ -308,6 +314,12 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         check_is_fitted(self, "model_")
         self.model_.estimator = {"class": type(self).__name__, "params": _plain_parameters(self.get_params(deep=False))}
         self.model_.save(path)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The constructor call; after a fit also what "auto" became."""
+        call = super().__repr__(N_CHAR_MAX)
+        chosen = ", ".join(f"{name}={value!r}" for name, value in getattr(self, "chosen_parameters_", {}).items())
+        return f"{call}, fitted with {chosen}" if chosen else call
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

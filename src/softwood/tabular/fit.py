@@ -38,11 +38,23 @@ _MIN_HELD_OUT_ROWS = 2
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """Outcome of one call: the model, the members with what a later call needs to go on, and what "auto" became."""
+    """Outcome of one call.
+
+    Attributes
+    ----------
+    model : Model
+    trained : list of TrainedMember
+        The members, with what a later call needs to go on.
+    chosen : dict
+        What each hyperparameter became that was "auto".
+    oof_scores : ndarray [n, k], optional
+        Raw scores of each row of the table by the members that held it out; NaN where none did.
+    """
 
     model: Model
     trained: list[TrainedMember]
     chosen: dict[str, Any] = field(default_factory=dict)
+    oof_scores: NDArray[np.float64] | None = None
 
 
 def training_config(params: Mapping[str, Any], head: Head, n_rows: int) -> TrainingConfig:
@@ -104,14 +116,14 @@ def train(
     metric, functions = resolve_metric(params["eval_metric"]), check_callbacks(params["callbacks"])
     deadline = None if params["time_limit"] is None else time.monotonic() + params["time_limit"]
     rng = np.random.default_rng(run.seed)
-    if np.any(problem.weight == 0):
-        kept = np.flatnonzero(problem.weight)
+    n_given, kept = table.n_rows, np.flatnonzero(problem.weight)
+    if len(kept) < n_given:
         table, problem = table.take(kept), problem.take(kept)
     preprocessor = (
         learn_columns(table, n_target_columns=problem.n_target_columns) if previous is None else previous.preprocessor
     )
     base = preprocessor.read(table)
-    rows, weight, count = merge_rows(base, problem.row_targets(), problem.weight)
+    rows, weight, count, standing_for = merge_rows(base, problem.row_targets(), problem.weight)
     rows, weight = np.repeat(rows, count), np.repeat(weight / count, count)
     facts = _facts(problem, len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
@@ -141,9 +153,14 @@ def train(
     shown = usual if metric is None else metric.name
     with Progress(config.max_epochs, len(members), shown) if params["verbose"] else nullcontext() as progress:
         callbacks = Callbacks(config.max_epochs, functions, progress)
-        trained = _fit(config, members, weak_l1, run, callbacks, deadline)
+        trained, l1_used = _fit(config, members, weak_l1, run, callbacks, deadline)
     model = _assemble(preprocessor, encodings[: len(trained)], trained, head, base[rows[:N_IMPORTANCE_ROWS]])
-    return FitResult(model, trained, {name: params[name] for name in params if given[name] is not params[name]})
+    chosen = {name: params[name] for name in params if given[name] is not params[name]}
+    oof_scores = None
+    if not validation and members[0].validation is not None:
+        oof_scores = np.full((n_given, model.n_outputs), np.nan)
+        oof_scores[kept] = _out_of_fold(members, trained, len(base))[standing_for]
+    return FitResult(model, trained, chosen | l1_used, oof_scores)
 
 
 def _fit(
@@ -153,8 +170,8 @@ def _fit(
     run: RunOptions,
     callbacks: Callbacks,
     deadline: float | None,
-) -> list[TrainedMember]:
-    """Train the first member with both penalties, and the others with that of the lower held-out loss.
+) -> tuple[list[TrainedMember], dict[str, float]]:
+    """Train the first member with both penalties, and the others with that of the lower held-out loss, which is told.
 
     Most tables want the strong penalty; those of little noise and much interaction want nearly none. Held-out rows tell
     them apart, and no property of the table does.
@@ -174,13 +191,26 @@ def _fit(
         )
 
     if weak_l1 is None or members[0].validation is None:
-        return fit(config, members)
-    pair = fit(config, [members[0], replace(members[0], l1=weak_l1)], ".first")
+        return fit(config, members), {}
+    pair = fit(config, [members[0], replace(members[0], changes={"l1": weak_l1})], ".first")
     best = min(range(2), key=lambda i: pair[i].best_loss)
+    l1 = (config.l1, weak_l1)[best]
     cut_short = any(member.stopped_by in ("time_limit", "interrupt", "callback") for member in pair)
     if cut_short or len(members) == 1:
-        return [pair[best]]
-    return [pair[best], *fit(replace(config, l1=(config.l1, weak_l1)[best]), members[1:])]
+        return [pair[best]], {"l1": l1}
+    return [pair[best], *fit(replace(config, l1=l1), members[1:])], {"l1": l1}
+
+
+def _out_of_fold(members: Sequence[MemberData], trained: Sequence[TrainedMember], n_rows: int) -> NDArray[np.float64]:
+    """Mean raw score [n, k] of each row over the times that a member held it out; NaN for rows that none did."""
+    k = trained[0].trees.leaf_weight.shape[2]
+    total, n = np.zeros((n_rows, k)), np.zeros((n_rows, 1))
+    for data, member in zip(members, trained, strict=False):  # fewer, if training was cut short
+        held_out = None if data.validation is None else data.validation.rows
+        if held_out is not None and member.validation_scores is not None:
+            np.add.at(total, held_out, member.validation_scores)
+            np.add.at(n, held_out, 1)
+    return np.divide(total, n, out=np.full_like(total, np.nan), where=n > 0)
 
 
 def _facts(problem: Problem, n_rows: int, n_columns: int) -> TableFacts:

@@ -163,7 +163,7 @@ def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[st
         loss["name"] = getattr(loss["name"], "__qualname__", "callable")
     facts.update({f"loss.{name}": value for name, value in loss.items()})
     facts["seeds"] = [member.seed for member in members]
-    facts["penalties"] = [member.l1 for member in members]
+    facts["changes"] = [dict(member.changes) for member in members]
     facts["metrics"] = [None if member.judge is None else member.judge.name for member in members]
     checksums: dict[int, int] = {}  # tables are often shared
 

@@ -62,7 +62,14 @@ class SearchValues:
 class Hyperparameters:
     """Hyperparameters of both estimators."""
 
-    n_trees: Count = declare(64, "Number of trees in each member.", aliases=("--trees",), search=SearchRange(1, 100))
+    n_trees: Count | Auto = declare(
+        "auto",
+        "Number of trees in each member.",
+        details='"auto" is 64, or 128 from 10,000 rows on.',
+        aliases=("--trees",),
+        search=SearchRange(1, 100),
+        auto=rules.n_trees,
+    )
     depth: Depth = declare(4, "Depth of each tree.", search=SearchRange(2, 8))
     gamma: Positive = declare(
         1.0,
@@ -77,7 +84,8 @@ class Hyperparameters:
     max_features: Share | Auto = declare(
         "auto",
         "Share of the columns that each split may use.",
-        details='Each split gets its own random choice, made once. "auto" is a quarter, and at least three columns.',
+        details='Each split gets its own random choice, made once. "auto" is a quarter, but 3 columns at least and 48 '
+        "at most.",
         auto=rules.max_features,
     )
     n_members: Count | Auto = declare(

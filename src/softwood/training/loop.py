@@ -21,7 +21,14 @@ from softwood.tabular.lookups import Lookups
 from softwood.training.checkpoint import read_checkpoint, write_checkpoint
 from softwood.training.config import TrainingConfig
 from softwood.training.lookup_state import LookupState
-from softwood.training.samples import EpochRecord, MemberData, StopReason, TrainedMember, check_members
+from softwood.training.samples import (
+    VALIDATION_SCORES,
+    EpochRecord,
+    MemberData,
+    StopReason,
+    TrainedMember,
+    check_members,
+)
 from softwood.training.state import MemberState
 
 EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
@@ -165,6 +172,7 @@ class _Fit:
         state, config, judge = self.states[i], self.config, self.members[i].judge
         criterion = record.validation_loss
         if judge is not None and self.members[i].validation is not None:
+            assert state.validation_scores is not None
             found = judge(state.validation_scores)
             loss = record.validation_loss if found.loss is None else found.loss
             metric = record.validation_metric if found.metric is None else found.metric
@@ -220,5 +228,6 @@ def _trained(state: MemberState, keep_state: bool) -> TrainedMember:
         best_loss=float(state.best_loss) if state.best is not None else float("nan"),
         history=state.history,
         stopped_by=state.stopped_by or "max_epochs",
+        validation_scores=None if state.best is None else state.best.get(VALIDATION_SCORES),
         optimizer_state=state.optimizer_state() if keep_state else None,
     )

@@ -5,7 +5,7 @@ The classes here only hold arrays; `check_members` refuses what the trainer cann
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from softwood.training.judge import Judge
 from softwood.training.losses import Loss
 
 _FINITE_BLOCK = 1 << 16
+VALIDATION_SCORES = "validation_scores"  # beside the parameters of the best epoch
 
 StopReason = Literal["max_epochs", "patience", "time_limit", "interrupt", "callback"]
 
@@ -98,8 +99,8 @@ class MemberData:
         Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
     start : TrainedMember, optional
         Continue from these trees instead of random ones, with the moments of the optimiser if it has them.
-    l1 : float, optional
-        Penalty of this member instead of the configuration's.
+    changes : mapping of str to value
+        Fields of the configuration that have another value for this member, such as `l1` or `depth`.
     judge : Judge, optional
         Decides the best epoch by the scores of the validation rows, instead of their loss.
     """
@@ -109,7 +110,7 @@ class MemberData:
     seed: int = 0
     offset: FloatArray | None = None
     start: TrainedMember | None = None
-    l1: float | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
     judge: Judge | None = None
 
 
@@ -117,6 +118,7 @@ class MemberData:
 class TrainedMember:
     """Result of one member: its best trees, which epoch they are from (counted from 0), and the history.
 
+    `validation_scores` [n, k] are the raw scores of the validation rows, in their order, in the best epoch.
     `optimizer_state` (only with `keep_state=True`) lets a later call continue where this one stopped; see
     `MemberData.start`.
     """
@@ -126,6 +128,7 @@ class TrainedMember:
     best_loss: float
     history: list[EpochRecord] = field(default_factory=list)
     stopped_by: StopReason = "max_epochs"
+    validation_scores: FloatArray | None = None
     optimizer_state: dict[str, NDArray[Any]] | None = None
 
 
