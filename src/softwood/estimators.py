@@ -26,7 +26,7 @@ from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on
 from softwood.tabular.table import Table, read_table, resolve_columns
 from softwood.tabular.target import Problem, classification_problem, regression_problem
 from softwood.training.declaration import check, declarations, parameters_section
-from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters
+from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters, apply_recipe
 
 if TYPE_CHECKING:
     from typing import Self
@@ -123,7 +123,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
     def _checked_params(self) -> dict[str, Any]:
         params = self.get_params(deep=False)
         check(params, declarations(type(self)))
-        return params
+        return apply_recipe(params)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
