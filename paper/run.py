@@ -47,15 +47,31 @@ def _auc(title: str, sets: Sequence[str], learners: Sequence[str], *more: str) -
     return Stage(title, "table_auc", ("--sets", *sets, "--learners", *learners, *more))
 
 
+def _activations(title: str, sets: Sequence[str], recipe: str, *more: str) -> Stage:
+    return Stage(title, "table_activations", ("--sets", *sets, "--recipes", recipe, *more))
+
+
 RIVALS = ("logistic_regression", "cart", "xgboost")
+_TELS = ("tel_softwood", "default")
 STAGES = (
-    _auc("Table 2, exact: TEL (paper) and the paper's rivals", EXACT_SETS, (*RIVALS, "tel_paper")),
-    _auc("Table 2, reduced: TEL (paper) and rivals", REDUCED_SETS, (*RIVALS, "tel_paper"), "--splits", "3", *_REDUCED),
-    _auc("Table 2, reduced: sleep", ("sleep",), (*RIVALS, "tel_paper"), "--splits", "1", *_REDUCED),
-    _auc("Table 2, exact: TEL (softwood)", EXACT_SETS, ("tel_softwood", "default")),
-    _auc("Table 2, reduced: TEL (softwood)", REDUCED_SETS, ("tel_softwood", "default"), "--splits", "3", *_REDUCED),
-    _auc("Table 2, reduced: TEL (softwood), sleep", ("sleep",), ("tel_softwood", "default"), "--splits", "1", *_REDUCED),
+    Stage("Figure 1", "figure_activations"),
+    Stage("Related systems", "related_systems"),
+    Stage("Figure 2", "figure_reachable"),
+    _auc("Table 2, exact: the paper's rivals and TEL (paper)", EXACT_SETS, (*RIVALS, "tel_paper")),
+    Stage("Figure 4, sets done so far", "figure_trees"),
+    _activations("Table 1, TEL (paper)", EXACT_SETS, "paper"),
+    _auc("Table 2, reduced: rivals and TEL (paper)", REDUCED_SETS, (*RIVALS, "tel_paper"), "--splits", "3", *_REDUCED),
+    _auc("Table 2, sleep: rivals and TEL (paper)", ("sleep",), (*RIVALS, "tel_paper"), "--splits", "1", *_REDUCED),
+    _activations("Table 1, TEL (paper), reduced", (*REDUCED_SETS, "sleep"), "paper", "--splits", "3", *_REDUCED),
+    _auc("Table 2, exact: TEL (softwood)", EXACT_SETS, _TELS),
+    _auc("Table 2, reduced: TEL (softwood)", REDUCED_SETS, _TELS, "--splits", "3", *_REDUCED),
+    _auc("Table 2, sleep: TEL (softwood)", ("sleep",), _TELS, "--splits", "1", *_REDUCED),
+    _activations("Table 1, TEL (softwood)", EXACT_SETS, "softwood"),
+    _activations("Table 1, TEL (softwood), reduced", (*REDUCED_SETS, "sleep"), "softwood", "--splits", "3", *_REDUCED),
+    Stage("Figure 4, all sets", "figure_trees"),
+    Stage("Table 3, Fashion-MNIST and CIFAR-10", "table_images", ("--sets", "fashion-mnist", "cifar10")),
     _auc("Table 2, exact: LightGBM and CatBoost", EXACT_SETS, ("lightgbm", "catboost")),
+    Stage("Table 3, MNIST", "table_images", ("--sets", "mnist", "--seeds", "2")),
 )
 
 
@@ -82,7 +98,12 @@ def progress_of(stage: Stage, common: Sequence[str] = ()) -> Record:
             continue
         known = [costs[kind] for kind in _kinds(unit) if kind in costs]
         left = None if left is None or not known else left + float(np.mean(known[0]))
-    return {"done": len(done), "units": len(units), "hours": sum(done) / 3600, "left": None if left is None else left / 3600}
+    return {
+        "done": len(done),
+        "units": len(units),
+        "hours": sum(done) / 3600,
+        "left": None if left is None else left / 3600,
+    }
 
 
 def _kinds(unit: Unit) -> list[str]:

@@ -172,7 +172,7 @@ def _amount(value: float | None) -> float:
 
 
 def run_units(store: Store, units: Sequence[Unit], options: argparse.Namespace) -> bool:
-    """Run what is missing, in order, until it is done or `options.stop_after` seconds have passed; whether it is done."""
+    """Run what is missing, in order, until `options.stop_after` seconds have passed; whether all is done."""
     missing = [unit for unit in units if not unit.is_done(store.units.get(unit.key))]
     deadline = time.monotonic() + (options.stop_after or float("inf"))
     print(f"{store.path.stem}: {len(units) - len(missing)} of {len(units)} units are done", flush=True)
@@ -240,7 +240,21 @@ def _brief(result: Record) -> str:
 
 
 # Options that say nothing about results: folders of this machine, what is run and when to stop.
-_WITHOUT_EFFECT = ("data", "results", "units", "stop_after", "sets", "learners", "splits", "only", "depths")
+_WITHOUT_EFFECT = (
+    "data",
+    "results",
+    "units",
+    "stop_after",
+    "sets",
+    "learners",
+    "splits",
+    "only",
+    "depths",
+    "recipes",
+    "contenders",
+    "repetitions",
+    "seeds",
+)
 
 
 def _plain(options: Record) -> Record:

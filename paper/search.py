@@ -92,7 +92,7 @@ def fit_and_score(learner: Learner, params: Params, split: Split, *, seed: int, 
 
 @dataclass(frozen=True)
 class Found:
-    """Outcome of a search: the best parameters, their mean AUC over folds, that of the first point, and the best round."""
+    """Outcome of a search: the best parameters and their round, their mean AUC over folds, and the first point's."""
 
     params: Params
     auc: float
@@ -109,9 +109,7 @@ class Found:
         }
 
 
-def tune(
-    learner: Learner, name: Name, split: Split, *, rounds: int, threads: int, saved: Record, save: Save
-) -> Found:
+def tune(learner: Learner, name: Name, split: Split, *, rounds: int, threads: int, saved: Record, save: Save) -> Found:
     """The best parameters of a number of rounds.
 
     Parameters

@@ -277,9 +277,7 @@ def _hold_out(
     ]
 
 
-def _offset(
-    params: Mapping[str, Any], head: Head, y: np.ndarray, weight: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _offset(params: Mapping[str, Any], head: Head, y: np.ndarray, weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """Score that training starts from: that of the best constant, or 0 for the paper's classifier."""
     offset = head.loss.best_constant(y, weight)
     return np.zeros_like(offset) if params["recipe"] == "paper" and head.task != "regression" else offset
