@@ -120,8 +120,8 @@ def _units_of(options: argparse.Namespace, name: Name, params: Params) -> list[U
     key = f"{name.table}/split {name.split}"
     made = [Unit(f"{key}/{name.learner}", partial(run_tel, options, name, params), {**version, "params": params})]
     if name.learner == "tel_paper":
-        data = split_table(options.data, name.table, name.split)
-        depth = matching_depth(data.X_train.shape[1], int(data.y_train.max()) + 1, params["depth"])
+        _, n_features, n_classes = published.TABLES[name.table]
+        depth = matching_depth(n_features, n_classes, params["depth"])
         settings = {**settings_of(LEARNERS["xgboost"]), "depth": depth}
         run = partial(run_xgboost, options, replace(name, learner=f"{NAME}/xgboost"), depth)
         made.append(Unit(f"{key}/xgboost", run, settings, tuning_budget(options)))
