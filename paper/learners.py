@@ -168,7 +168,7 @@ LEARNERS = {
         "TEL (softwood)",
         make_tel_softwood,
         declared_space("learning_rate", "gamma", "depth", "n_trees"),
-        {name: all_declarations()[name].default for name in ("learning_rate", "gamma", "depth", "n_trees")},
+        {**{name: all_declarations()[name].default for name in ("learning_rate", "gamma", "depth")}, "n_trees": 64},
     ),
     "xgboost": Learner(
         "XGBoost",

@@ -44,7 +44,7 @@ __all__ = [
 ]
 __version__ = version("softwood")
 
-# Imported when first asked for, so that `import softwood` stays light. Type checkers read the imports above instead.
+# Imported on first use, so that `import softwood` stays light. Type checkers read the imports above instead.
 _LAZY_MODULES = frozenset(
     {
         "explain",

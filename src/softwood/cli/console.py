@@ -1,4 +1,4 @@
-"""What commands of the command line share: argument types, opening of tables, printing for people and machines."""
+"""What the commands share: argument types, opening of tables, printing as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from rich.table import Table as ScreenTable
 import softwood
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.hyperparameters import option_names
-from softwood.cli.metrics import FIGURES
+from softwood.cli.metrics import METRICS
 from softwood.cli.tablefile import TableFileError, read_file
 from softwood.cli.task import LearningTask, known_task
 
@@ -35,7 +35,7 @@ Jobs = Annotated[int | None, typer.Option(*option_names("n_jobs"), help="Number 
 
 
 def examples(*commands: str) -> str:
-    """The end of a command's help, an example a line (the help joins lines, but not paragraphs)."""
+    """The end of a command's help, one example per line (the help joins lines, but not paragraphs)."""
     return "\n\n".join(["Examples:", *commands])
 
 
@@ -96,6 +96,29 @@ def require_place(out: Path, suffixes: Sequence[str] = ()) -> None:
         raise ValueError(f"The name of the file to write must end in {' or '.join(suffixes)}; got {str(out)!r}.")
 
 
+def require_apart(outputs: Iterable[Path], inputs: Mapping[str, str | Path | None]) -> None:
+    """Refuse to write over a file that the command reads; `inputs` has them by what they are."""
+    for out in outputs:
+        for what, path in inputs.items():
+            if path is not None and _is_same_file(out, path):
+                raise ValueError(
+                    f"{out} is the {what} that this command reads, and would be overwritten. "
+                    "Name another file with --out."
+                )
+
+
+def _is_same_file(a: str | Path, b: str | Path) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except OSError:  # one of them is not there yet
+        return os.path.realpath(a) == os.path.realpath(b)
+
+
+def run_file(model: Path) -> Path:
+    """Where `train` describes the run that made a model; no other command writes files of such names."""
+    return model.with_suffix(".run.json")
+
+
 def as_json_text(value: Any) -> str:
     return json.dumps(_plain(value), indent=2, ensure_ascii=False)
 
@@ -116,11 +139,11 @@ def print_notes(notes: list[str]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def print_figures(figures: dict[str, float], title: str) -> None:
+def print_metrics(metrics: dict[str, float], title: str) -> None:
     print(title)
-    screen = ScreenTable("figure", "value", "better")
-    for name, value in figures.items():
-        words, more_is_better = FIGURES[name]
+    screen = ScreenTable("metric", "value", "better")
+    for name, value in metrics.items():
+        words, more_is_better = METRICS[name]
         screen.add_row(words, f"{value:.4f}", "higher" if more_is_better else "lower")
     Console().print(screen)
 

@@ -22,6 +22,7 @@ from softwood.cli.console import (
     open_known,
     print_notes,
     read_source,
+    require_apart,
     require_place,
 )
 from softwood.cli.task import class_labels, model_columns
@@ -47,7 +48,7 @@ class Picture(str, Enum):
 
 
 def explain(model: ModelFile, source: MaybeSource = None, row: Row = None, as_json: AsJson = False) -> None:
-    """Say what a model looks at; with a table, how much of it the rows use; with --row, why it answers as it does."""
+    """Show which columns a model uses; with a table, which nodes its rows reach; with --row, how one is predicted."""
     estimator = softwood.load(model)
     found: dict[str, Any] = {"importances": dict(importances(estimator))}
     path = None
@@ -92,6 +93,7 @@ def plot(
 
     out = out or Path(f"{picture.value}.png")
     require_place(out, PICTURES)
+    require_apart([out], {"table": source, "model": model})
     if picture is Picture.activations:
         print(pictures.save(pictures.plot_activations(), out))
         return
@@ -122,10 +124,11 @@ def report(
     target: Target = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Write one HTML page on a model and rows with a known target: figures, curves, importances, trees to explore."""
+    """Write one HTML page on a model and rows with a known target: metrics, curves, importances, trees to explore."""
     from softwood.explain.report import write_report
 
     require_place(out, (".html", ".htm"))
+    require_apart([out], {"table": source, "model": model})
     estimator, test = open_known(model, source, target)
     print_notes(test.notes)
     write_report(out, estimator, test)

@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood import ops
-from softwood.model.importance import left_probability
+from softwood import ops, reference
 from softwood.model.model import Model, model_of
-from softwood.tabular.table import read_table
 
 # Floats held at once while all nodes of a tree are walked for many rows.
 _MAX_FLOATS = 1 << 24
@@ -46,7 +44,7 @@ def importances(estimator: Any) -> list[tuple[str, float]]:
 
 @dataclass(frozen=True, eq=False)
 class Usage:
-    """How much of a model some rows use. One entry a member in each list.
+    """How much of a model some rows use. Each list has one entry per member.
 
     Attributes
     ----------
@@ -92,12 +90,12 @@ def tree_traffic(estimator: Any, X: Any, trees: Sequence[tuple[int, int]]) -> li
 
 
 def _traffic(model: Model, member: int, tree: int, x: np.ndarray) -> NDArray[np.float64]:
-    return sum(reach.sum(axis=0) for _, _, reach in _walk(model, member, tree, x)) / len(x)
+    return sum(reach.sum(axis=0) for _, _, reach in walk(model, member, tree, x)) / len(x)
 
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """Raw scores of rows, shared out among columns: ``base + values.sum(axis=1)`` are the raw scores.
+    """Raw scores of rows, divided among columns: ``base + values.sum(axis=1)`` are the raw scores.
 
     Attributes
     ----------
@@ -113,14 +111,14 @@ class Contributions:
 
 
 def column_contributions(estimator: Any, X: Any, *, background: Any = None) -> Contributions:
-    """Share the raw scores of each row out among the columns; the module's description has the definition.
+    """Divide the raw scores of each row among the columns; the module's docstring has the definition.
 
     Parameters
     ----------
     estimator : fitted estimator or Model
     X : table [n]
     background : table, optional
-        Rows that say what is usual; X itself if None. A few hundred are enough.
+        Rows that define the average; X itself if None. A few hundred are enough.
 
     Examples
     --------
@@ -146,7 +144,7 @@ def column_contributions(estimator: Any, X: Any, *, background: Any = None) -> C
         for tree in range(len(w)):
             expected = _node_means(model, i, tree, others, o[tree])
             base += expected[0]
-            for rows, left, reach in _walk(model, i, tree, x):
+            for rows, left, reach in walk(model, i, tree, x):
                 n_splits = left.shape[1]
                 child = expected[1:].reshape(n_splits, 2, -1)
                 change = left[..., None] * child[:, 0] + (1 - left[..., None]) * child[:, 1] - expected[:n_splits]
@@ -160,7 +158,7 @@ def _share(change: np.ndarray, distance: np.ndarray, weight: np.ndarray, is_colu
     shared = np.zeros((len(change), is_column.shape[1], change.shape[2]))
     for i in range(len(weight)):
         size = distance * weight[i]
-        # A row that is usual in every input of the split still needs its change accounted for.
+        # The change of a row that is average in every input of the split must be assigned, too.
         size[size.sum(axis=1) <= 0] = weight[i] if weight[i].any() else 1.0
         share = (size / size.sum(axis=1, keepdims=True)) @ is_column
         shared += share[:, :, None] * change[:, i, None, :]
@@ -171,7 +169,7 @@ def _node_means(model: Model, member: int, tree: int, x: np.ndarray, leaf_weight
     """Mean output below each node [nodes, k] over rows, weighted by how much of each arrives; unused: the leaves'."""
     n_splits = len(leaf_weight) - 1
     total, mass = np.zeros((2 * n_splits + 1, leaf_weight.shape[1])), np.zeros(2 * n_splits + 1)
-    for _, _, reach in _walk(model, member, tree, x):
+    for _, _, reach in walk(model, member, tree, x):
         mass += reach.sum(axis=0)
     total[n_splits:] = mass[n_splits:, None] * leaf_weight
     plain = np.concatenate([np.zeros((n_splits, leaf_weight.shape[1])), leaf_weight])
@@ -181,7 +179,7 @@ def _node_means(model: Model, member: int, tree: int, x: np.ndarray, leaf_weight
     return np.where(mass[:, None] > 0, total / np.maximum(mass, 1e-300)[:, None], plain)
 
 
-def _walk(model: Model, member: int, tree: int, x: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+def walk(model: Model, member: int, tree: int, x: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Blocks of rows: (rows, left [rows, 2^d - 1], reach [rows, 2^(d+1) - 1]) of one tree."""
     trees = model.members[member].trees
     w, b, _ = model.folded[member]
@@ -190,12 +188,8 @@ def _walk(model: Model, member: int, tree: int, x: np.ndarray) -> Iterator[tuple
     for first in range(0, len(x), block):
         rows = slice(first, min(first + block, len(x)))
         t = x[rows] @ w[tree].T + (0.0 if b is None else b[tree])
-        left = left_probability(t / trees.gamma, trees.activation)
-        reach = np.ones((len(t), 2 * n_splits + 1))
-        for i in range(n_splits):
-            reach[:, 2 * i + 1] = reach[:, i] * left[:, i]
-            reach[:, 2 * i + 2] = reach[:, i] * (1 - left[:, i])
-        yield rows, left, reach
+        routing = reference.route(t.astype(np.float64), trees.activation, trees.gamma)
+        yield rows, routing.left, reference.reach_probability(routing.left, routing.right)
 
 
 def shap_explanation(estimator: Any, X: Any, *, background: Any = None) -> Any:
@@ -210,7 +204,7 @@ def shap_explanation(estimator: Any, X: Any, *, background: Any = None) -> Any:
     found = column_contributions(estimator, X, background=background)
     values = found.values[:, :, 0] if found.values.shape[2] == 1 else found.values
     base = np.broadcast_to(found.base if found.values.shape[2] > 1 else found.base[0], (len(values), *values.shape[2:]))
-    table = read_table(X)
+    table = model_of(estimator).program.read(X)
     data = np.empty((table.n_rows, table.n_columns), dtype=object)
     for j, kind in enumerate(table.kinds):
         data[:, j] = table.labels(j) if kind == "category" else table.numbers(j)

@@ -1,7 +1,7 @@
 """A fitted estimator and rows with known targets in, one self-contained HTML page out.
 
 This module gathers the page's data as JSON; `report.html` beside it draws them in the browser, without any network:
-figures of merit, ROC and calibration (or residuals), history, importances, and trees that can be explored.
+metrics, ROC and calibration (or residuals), history, importances, and trees that can be explored.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 import softwood
-from softwood.cli.metrics import FIGURES, calibration_points, figures_of_merit, roc_points
+from softwood.cli.metrics import METRICS, calibration_points, compute_metrics, roc_points
 from softwood.cli.task import LearningTask, class_labels
 from softwood.explain import column_contributions, decision_path, importances, tree_traffic
 from softwood.explain.history import mean_history
 from softwood.explain.tree_view import strongest_trees, tree_view
-from softwood.model.container import write_whole
 from softwood.model.model import Model
-from softwood.tabular.table import Table, read_table
+from softwood.model.whole_file import write_whole
+from softwood.tabular.table import Table
 
 N_TREES = 16
 N_ROWS = 24
@@ -72,9 +72,9 @@ def report_data(estimator: Any, test: LearningTask) -> dict[str, Any]:
             "depth": model.members[0].trees.leaf_weight.shape[1].bit_length() - 1,
             "softwood": softwood.__version__,
         },
-        "figures": [
-            [*FIGURES[name], round(value, 4)]
-            for name, value in figures_of_merit(estimator, test.features, test.target).items()
+        "metrics": [
+            [*METRICS[name], round(value, 4)]
+            for name, value in compute_metrics(estimator, test.features, test.target).items()
         ],
         "curves": _class_curves(estimator, test) if test.task == "classification" else _residuals(estimator, test),
         "history": _history(model),
@@ -117,7 +117,7 @@ def _history(model: Model) -> dict[str, list[Any]]:
 
 def _trees(model: Model, X: Any, trees: list[tuple[int, int]]) -> list[dict[str, Any]]:
     found = []
-    traffic = tree_traffic(model, read_table(X).rows(0, _N_TRAFFIC_ROWS), trees)
+    traffic = tree_traffic(model, model.program.read(X).rows(0, _N_TRAFFIC_ROWS), trees)
     for (member, tree), reach in zip(trees, traffic, strict=True):
         views = [
             tree_view(model, reach, member=member, tree=tree, output=k, max_depth=MAX_DEPTH)
@@ -142,7 +142,7 @@ def _trees(model: Model, X: Any, trees: list[tuple[int, int]]) -> list[dict[str,
 
 
 def _rows(model: Model, test: LearningTask, trees: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    table = read_table(test.features, kinds=model.preprocessor.kinds)
+    table = model.program.read(test.features)
     n = min(N_ROWS, table.n_rows)
     some = table.rows(0, n)
     shares = column_contributions(model, some, background=table.rows(0, _N_TRAFFIC_ROWS))

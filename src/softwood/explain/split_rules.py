@@ -19,6 +19,8 @@ from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit
 from softwood.tabular.features import Encoding, FeatureKind, feature_function
 
 _N_SHOWN = 4
+# Ends of the calendar, in seconds since 1970.
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800.0, 253_402_300_799.0
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -81,11 +83,11 @@ class SplitRule:
         others = f" ({len(rest)} weaker terms counted in)" if rest else ""
         share = self.left_probability if self.goes_left else 1 - self.left_probability
         way = "left" if self.goes_left else "right"
-        sure = "surely" if share == 1 else f"with probability {share:.2f}"
+        goes = f"always goes {way}" if share == 1 else f"goes {way} with probability {share:.2f}"
         sign = ">=" if score >= limit else "<"
         if not self.terms:
-            return f"looks at no column: goes {way} {sure}"
-        return f"{words} = {score:.4g} {sign} {limit:.4g}{others}: goes {way} {sure}"
+            return f"uses no column: {goes}"
+        return f"{words} = {score:.4g} {sign} {limit:.4g}{others}: {goes}"
 
 
 def split_rule(
@@ -161,7 +163,9 @@ def _level(source: BaseColumn, start: float) -> str:
 
 
 def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d")
+    """A day of the calendar; thresholds may lie beyond the years 1 to 9999, which are its ends."""
+    held = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
+    return datetime.fromtimestamp(held, timezone.utc).strftime("%Y-%m-%d")
 
 
 def _number(source: BaseColumn, value: float) -> str:

@@ -38,6 +38,7 @@ def lower(model: Model) -> Program:
         encodings,
         tuple(fold_member(member, encodings[member.encoding]) for member in model.members),
         model.head.lowered(),
+        model.has_column_names,
     )
 
 

@@ -29,6 +29,7 @@ from scipy.special import expit, softmax  # type: ignore[import-untyped]
 from softwood import reference
 from softwood.tabular.base_columns import BaseColumn, Code, are_plain
 from softwood.tabular.features import Encoding
+from softwood.tabular.table import Table, read_table
 
 
 class Link(Enum):
@@ -164,6 +165,11 @@ class Program:
     encodings: Mapping[str, Encoding]
     members: tuple[FoldedMember, ...]
     head: PredictionHead
+    has_column_names: bool = False
+
+    def read(self, X: Any) -> Table:
+        """A table with this program's columns, matched by name where both have names; an error if they do not fit."""
+        return read_table(X, kinds=self.kinds, names=self.column_names if self.has_column_names else None)
 
     @property
     def column_names(self) -> list[str]:

@@ -1,8 +1,8 @@
-"""Checkpoints of a fit: everything that training needs to go on, in one safetensors file.
+"""Checkpoints of a fit: everything that training needs to continue, in one safetensors file.
 
-Comes in: the members between two epochs. Goes out: a file that is whole at any moment (written beside its place, then
-renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables; others
-are refused. Models are saved by `model`, not here.
+Comes in: the members between two epochs. Goes out: a file that is complete at any moment (written to a temporary file,
+then renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables;
+others are refused. Models are saved by `model`, not here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import tempfile
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from softwood.model.container import write_whole
+from softwood.model.container import ModelFileError
+from softwood.model.file_checks import require
+from softwood.model.whole_file import write_whole
+from softwood.training.checkpoint_checks import check_checkpoint
 from softwood.training.samples import EpochRecord, MemberData
 from softwood.training.state import MemberState
 
@@ -34,6 +38,7 @@ def write_checkpoint(
     members: Sequence[MemberData],
     states: Sequence[MemberState],
     next_epoch: int,
+    run_seed: int = 0,
 ) -> None:
     """Write the members' state so that a kill at any moment leaves the old or the new file whole."""
     from safetensors.numpy import save
@@ -59,6 +64,7 @@ def write_checkpoint(
     metadata = {
         "version": _VERSION,
         "next_epoch": next_epoch,
+        "run_seed": run_seed,
         "run": _run_facts(config, members),
         "members": described,
         "checksum": _checksum(arrays),
@@ -69,11 +75,22 @@ def write_checkpoint(
 def read_checkpoint(
     path: str | os.PathLike[str], config: TrainingConfig, members: Sequence[MemberData], states: Sequence[MemberState]
 ) -> int:
-    """Put the members into the state that the file holds and return the epoch to go on with."""
+    """Put the members into the state that the file holds and return the epoch to continue with.
+
+    Raises
+    ------
+    softwood.model.ModelFileError
+        If the file is damaged, of another fit, or in a state that no fit could be in. The members are then unchanged.
+    """
     arrays, metadata = _read(path)
     _require_same_run(path, metadata["run"], _run_facts(config, members))
-    if metadata["checksum"] != _checksum(arrays):
-        raise ValueError(f"checkpoint {os.fspath(path)} is damaged (its checksum differs): remove it and start again.")
+    try:
+        require(metadata["checksum"] == _checksum(arrays), "its checksum differs")
+        check_checkpoint(config, states, metadata, arrays)
+    except (ModelFileError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ModelFileError(
+            f"checkpoint {os.fspath(path)} is damaged ({error}): remove it and start again."
+        ) from error
     for i, (state, described) in enumerate(zip(states, metadata["members"], strict=True)):
         for name, array in state.arrays.items():
             np.copyto(array, arrays[f"{i}/{name}"])
@@ -90,25 +107,49 @@ def read_checkpoint(
     return int(metadata["next_epoch"])
 
 
+def prepare_checkpoint(path: str | os.PathLike[str], *, resume: bool) -> int | None:
+    """Check before training that the file can be written, and return the seed of the run to resume, if there is one.
+
+    A fit may have two checkpoints, the first of which has the suffix ".first".
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(f"it is a directory: {os.fspath(path)!r}")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"checkpoint must be a path that can be written to; {os.fspath(path)!r} cannot be ({error}). Choose "
+            "another path, or make the directory first."
+        ) from error
+    for name in (os.fspath(path), os.fspath(path) + ".first") if resume else ():
+        if os.path.exists(name):
+            return int(_read(name)[1].get("run_seed", 0))
+    return None
+
+
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
+    name = os.fspath(path)
     try:
         with safe_open(path, framework="numpy") as file:
             about = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         metadata = json.loads(about["state"]) if about.get("format") == _FORMAT else None
-    except (SafetensorError, json.JSONDecodeError, KeyError) as error:
-        raise ValueError(
-            f"checkpoint {os.fspath(path)} is damaged or not a checkpoint ({error}): remove it and start again."
+    except (SafetensorError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise ModelFileError(
+            f"checkpoint {name} is damaged or not a checkpoint ({error}): remove it and start again."
         ) from error
-    if metadata is None:
-        raise ValueError(
-            f"{os.fspath(path)} must be a checkpoint; it is another safetensors file: choose another path."
-        )
-    if metadata["version"] > _VERSION:
-        raise ValueError(
-            f"checkpoint {os.fspath(path)} is of format version {metadata['version']}, this softwood reads up to "
+    if about.get("format") != _FORMAT:
+        raise ModelFileError(f"{name} must be a checkpoint; it is another safetensors file: choose another path.")
+    version = metadata.get("version") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("run"), dict) or type(version) is not int:
+        raise ModelFileError(f"checkpoint {name} is damaged (it describes no run): remove it and start again.")
+    if version > _VERSION:
+        raise ModelFileError(
+            f"checkpoint {name} is of format version {version}, this softwood reads up to "
             f"{_VERSION}: resume with the version that wrote it."
         )
     return arrays, metadata
@@ -122,7 +163,8 @@ def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[st
         loss["name"] = getattr(loss["name"], "__qualname__", "callable")
     facts.update({f"loss.{name}": value for name, value in loss.items()})
     facts["seeds"] = [member.seed for member in members]
-    facts["penalties"] = [member.l1 for member in members]
+    facts["changes"] = [dict(member.changes) for member in members]
+    facts["metrics"] = [None if member.judge is None else member.judge.name for member in members]
     checksums: dict[int, int] = {}  # tables are often shared
 
     def checksum_of(array: Any) -> int | None:
@@ -134,7 +176,7 @@ def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[st
 
     for kind in ("train", "validation"):
         held = [getattr(member, kind) for member in members]
-        for name in ("x", "y", "sample_weight", "rows"):
+        for name in ("x", "y", "sample_weight", "rows", "offset"):
             facts[f"{kind} {name}"] = [
                 None if samples is None else checksum_of(getattr(samples, name)) for samples in held
             ]
@@ -150,7 +192,7 @@ def _require_same_run(path: str | os.PathLike[str], then: dict[str, Any], now: d
         if then.get(name) != now[name]:
             data = name.startswith(("train ", "validation "))
             what = f"other {name}" if data else f"{name}={then.get(name)!r}, this fit has {name}={now[name]!r}"
-            raise ValueError(
+            raise ModelFileError(
                 f"checkpoint {os.fspath(path)} must be of the same fit; it was made with {what}: "
                 "repeat that fit, or remove the file to start a new one."
             )
