@@ -60,8 +60,11 @@ class FitResult:
 def training_config(params: Mapping[str, Any], head: Head, n_rows: int) -> TrainingConfig:
     """Translate checked constructor parameters of an estimator, without any "auto", for members of `n_rows` rows."""
     settings = {f.name: params[f.name] for f in fields(TrainingConfig) if f.name in params}
-    schedule = {"schedule": "constant", "warmup": rules.warmup(n_rows, params)}
-    return TrainingConfig(**settings | schedule | {"loss": head.loss, "ema": rules.average_decay(n_rows, params)})
+    settings |= {"loss": head.loss, "schedule": "constant"}
+    if params["recipe"] == "paper":
+        return TrainingConfig(**settings | {"bias": False, "warmup": 0.0})
+    averages = {"warmup": rules.warmup(n_rows, params), "ema": rules.average_decay(n_rows, params)}
+    return TrainingConfig(**settings | averages)
 
 
 def deal_folds(y: np.ndarray, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -127,6 +130,8 @@ def train(
     rows, weight = np.repeat(rows, count), np.repeat(weight / count, count)
     facts = _facts(problem, len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
+    if previous is not None:
+        params = _grown(params, given, previous)
     encodings, lookups = _encodings(params, previous), None
     if previous is None:
         preprocessor.learn_targets(base, problem.target_columns(), rows)
@@ -144,7 +149,7 @@ def train(
         splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
     else:
         splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
-    members = _members(splits, _best_constant(problem, head, y, rows, weight), rng, previous)
+    members = _members(splits, _starting_score(params, problem, head, y, rows, weight), rng, previous)
     if metric is not None or len(validation) > 1:
         members = [replace(member, judge=make_judge(member, judged, head, metric, ends)) for member in members]
     config = training_config(params, head, splits[0][0].n_rows)
@@ -228,6 +233,23 @@ def _encodings(params: Mapping[str, Any], previous: Model | None = None) -> list
     return [name] * params["n_members"]
 
 
+def _grown(params: Mapping[str, Any], given: Mapping[str, Any], previous: Model) -> dict[str, Any]:
+    """The parameters of a warm start, which may add trees and members to a model, but cannot take any away."""
+    m, n_leaves, _ = previous.members[0].trees.leaf_weight.shape
+    before = {"n_trees": m, "depth": n_leaves.bit_length() - 1, "n_members": len(previous.members)}
+    params = dict(params)
+    if given["n_members"] == "auto":
+        params["n_members"] = before["n_members"]
+    for name, value in before.items():
+        if params[name] < value or (name == "depth" and params[name] != value):
+            rule = "stay as it is" if name == "depth" else "not get smaller"
+            raise ValueError(
+                f"With warm_start {name} must {rule}; the present model has {value}, got {params[name]}. Set it back, "
+                "or fit anew with warm_start=False."
+            )
+    return params
+
+
 def train_on_piece(
     table: Table, problem: Problem, params: Mapping[str, Any], run: RunOptions, *, previous: FitResult | None
 ) -> FitResult:
@@ -240,7 +262,7 @@ def train_on_piece(
     params = resolve_auto(params, _facts(problem, len(rows), table.n_columns))
     encodings = _encodings(params)
     if params["encoding"] == "auto":  # later pieces may lie outside of the first one's knots
-        encodings = [ENCODING_NAMES[i % len(ENCODING_NAMES)] for i in range(params["n_members"])]
+        encodings = [ENCODING_NAMES[i % 2] for i in range(params["n_members"])]
     if previous is not None:
         preprocessor = previous.model.preprocessor
         base = preprocessor.read(table)
@@ -257,7 +279,7 @@ def train_on_piece(
     y = problem.scaled_y(head)
     data = _encode(preprocessor, None, base, y, problem.weight)
     splits: list[Split] = [(replace(data[name], rows=rows), None) for name in encodings]
-    offset = head.loss.best_constant(y[rows], problem.weight[rows])
+    offset = _starting_score(params, problem, head, y, rows, problem.weight[rows])
     members = _members(splits, offset, rng, None if previous is None else previous.model)
     if previous is not None:
         members = [replace(member, start=start) for member, start in zip(members, previous.trained, strict=True)]
@@ -298,13 +320,21 @@ def _encode(
     }
 
 
-def _best_constant(
-    problem: Problem, head: Head, y: np.ndarray, rows: NDArray[np.int64], weight: NDArray[np.float64]
+def _starting_score(
+    params: Mapping[str, Any],
+    problem: Problem,
+    head: Head,
+    y: np.ndarray,
+    rows: NDArray[np.int64],
+    weight: NDArray[np.float64],
 ) -> NDArray[np.float64]:
+    """What the trees are added to: the best constant, or 0 in the paper's classifier."""
     offset = problem.score_offset(head)
     if offset is None:
-        return head.loss.best_constant(y[rows], weight)
-    return head.loss.best_constant_beside(offset[rows], y[rows], weight)
+        best = head.loss.best_constant(y[rows], weight)
+    else:
+        best = head.loss.best_constant_beside(offset[rows], y[rows], weight)
+    return np.zeros_like(best) if params["recipe"] == "paper" and head.task != "regression" else best
 
 
 Split = tuple[Samples, "Samples | None"]
