@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from paper.figure_trees import compare, count_parameters, matching_depth
 from paper.learners import LEARNERS, declared_space
 from paper.render import render
 from paper.runner import Store, Unit, commit, run_units
-from paper.search import EXACT, N_STARTUP, Name, _next_params, settings_of, tune
+from paper.search import EXACT, N_STARTUP, Name, _next_params, auc, settings_of, tune
 
 pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[1]
@@ -200,6 +201,32 @@ def test_search_does_not_repeat_saved_rounds(data: Path) -> None:
     assert 0.5 < saves[0]["trials"][2]["auc"] <= 1
     other_rows = {"rows": 50, "trials": known}
     assert tune(learner, name, split, rounds=1, threads=1, saved=other_rows, save=saves.append).auc <= 1
+
+
+def test_auc_is_scikit_learns() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(0)
+    y, probability = rng.integers(3, size=50), rng.integers(8, size=(50, 3)) / 8.0  # with ties
+    expected = np.mean([roc_auc_score(y == c, probability[:, c]) for c in range(3)])
+    assert auc(y, probability) == pytest.approx(expected, abs=1e-15)
+    with pytest.raises(ValueError, match="AUC needs rows of both kinds; got 0 positive and 2 negative ones"):
+        auc(np.zeros(2, dtype=int), np.full((2, 2), 0.5))
+
+
+def test_parameters_that_were_drawn_before_are_not_fitted_again(data: Path) -> None:
+    split, name = datasets.split_table(data, "pima", 0), Name("pima", "cart", 0)
+    made: list[int] = []
+
+    def make(params: dict, seed: int, threads: int) -> object:
+        made.append(params["max_depth"])
+        return LEARNERS["cart"].make(params, seed, threads)
+
+    saves: list[dict] = []
+    tune(replace(LEARNERS["cart"], make=make), name, split, rounds=20, threads=1, saved={}, save=saves.append)
+    drawn_depths = [trial["params"]["max_depth"] for trial in saves[-1]["trials"]]
+    assert len(drawn_depths) == 20 > len(set(drawn_depths))
+    assert made == [depth for depth in dict.fromkeys(drawn_depths) for _ in range(5)]
 
 
 def drawn(name: Name, n_rounds: int = 4) -> list[dict]:
