@@ -13,7 +13,18 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from paper import auc_report, collect, datasets, published, run, table_activations, table_auc, table_images, verify
+from paper import (
+    auc_report,
+    collect,
+    datasets,
+    figure_trees,
+    published,
+    run,
+    table_activations,
+    table_auc,
+    table_images,
+    verify,
+)
 from paper.figure_trees import compare, count_parameters, matching_depth
 from paper.learners import LEARNERS, declared_space
 from paper.render import render
@@ -386,7 +397,34 @@ def test_missing_data_are_named(tmp_path: Path) -> None:
         datasets.read_table(tmp_path, "pima")
 
 
-# Figure 4 and table 3 -----------------------------------------------------------------------------------------------
+# Table 1, figure 4 and table 3 --------------------------------------------------------------------------------------
+
+
+def test_activations_and_numbers_of_trees_from_search_to_report(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real runs of two rounds; figure 4 takes up what table 2 has tuned."""
+    monkeypatch.setattr(figure_trees, "TEL_TREES", (1, 3))
+    monkeypatch.setattr(figure_trees, "XGBOOST_TREES", (1, 5))
+    common = arguments(data, tmp_path, 2)[: arguments(data, tmp_path, 2).index("--sets")]
+    assert figure_trees.main(common)
+    assert not read(tmp_path, "figure_trees").units  # nothing is tuned yet
+    table_auc.main([*common, "--sets", "pima", "--learners", "tel_paper", "tel_softwood"])
+    assert figure_trees.main(common)
+    done = read(tmp_path, "figure_trees").units
+    assert sorted(done) == [f"pima/split 0/{key}" for key in ("tel_paper", "tel_softwood", "xgboost")]
+    assert done["pima/split 0/xgboost"]["result"]["trees"] == [1, 5]
+    table_activations.main([*common, "--sets", "ecoli", "--recipes", "paper", "softwood"])
+    collect.collect(tmp_path, tmp_path / "units")
+    report = render(tmp_path, tmp_path).read_text()
+    sizes = done["pima/split 0/tel_paper"]["result"]
+    assert report.count("| pima | TEL (paper) | 1 | ") == report.count("| pima | TEL (softwood) | 1 | ") == 3
+    assert any(f"{size:,}" in report for size in sizes["trainable"])
+    assert "TEL (softwood): smooth-step against logistic on 1 sets:" in report
+    units = read(tmp_path, "table_activations").units
+    mean = units["ecoli/split 0/softwood/logistic"]["result"]["auc"]
+    assert f"| {mean:.3f} ± nan (1) |" not in report
+    assert f"| {mean:.3f} (1) |" in report
 
 
 def test_parameters_are_counted_as_they_are_trained_and_stored(data: Path) -> None:
