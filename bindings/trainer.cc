@@ -44,7 +44,8 @@ Samples<T> samples_of(const nb::dict& samples, std::int64_t n_features, const Lo
   const auto x = nb::cast<Input<T, 2>>(samples["x"], false);
   const auto n = static_cast<std::int64_t>(x.shape(0)), n_columns = static_cast<std::int64_t>(x.shape(1));
   const Labels<T> labels = labels_of<T>(samples, n, loss);
-  Samples<T> result{{x.data(), n, n_columns}, labels.targets, labels.weight, labels.rows, labels.n_rows, nullptr};
+  Samples<T> result{
+      {x.data(), n, n_columns}, labels.targets, labels.weight, labels.rows, labels.n_rows, nullptr, labels.offset};
   if (samples["encoding"].is_none()) {
     require(n_columns == n_features, "x has the wrong shape");
   } else {

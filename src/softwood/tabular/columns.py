@@ -147,6 +147,7 @@ class Preprocessor:
         n_bins: int = N_BINS,
         rows: NDArray[np.integer] | None = None,
         weight: NDArray[np.float64] | None = None,
+        is_piece: bool = False,
     ) -> Lookups | None:
         """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
 
@@ -162,7 +163,9 @@ class Preprocessor:
                 return lookups
             self.encodings = {LOOKUP: fit_encodings(base, self.roles(), names=ENCODING_NAMES[:1])[ENCODING_NAMES[0]]}
             return None
-        self.encodings = fit_encodings(base, self.roles(), names=names, n_bins=n_bins, rows=rows, weight=weight)
+        self.encodings = fit_encodings(
+            base, self.roles(), names=names, n_bins=n_bins, rows=rows, weight=weight, is_piece=is_piece
+        )
         return None
 
     def roles(self) -> list[str]:

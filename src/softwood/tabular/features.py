@@ -165,6 +165,7 @@ def fit_encodings(
     n_bins: int = N_BINS,
     rows: NDArray[np.integer] | None = None,
     weight: NDArray[np.float64] | None = None,
+    is_piece: bool = False,
 ) -> dict[str, Encoding]:
     """Fit the named encodings to the base matrix.
 
@@ -182,6 +183,8 @@ def fit_encodings(
         Rows to fit to, in this order; all if None.
     weight : ndarray [len(rows)], optional
         Weights of these rows; 1 if None.
+    is_piece : bool
+        The rows are the first piece of a longer table: few whole numbers may be followed by others.
     """
     sources = [j for j, role in enumerate(roles) if role != "none"]
     order = np.arange(len(base)) if rows is None else rows
@@ -194,7 +197,8 @@ def fit_encodings(
         summary = summarise(base[:, j], order, weight, roles[j])
         for name in names:
             room = name == "piecewise" and n_ramps + n_bins <= MAX_RAMPS
-            parts = summary.features(piecewise=name == "piecewise", n_bins=n_bins if room else 0)
+            n_ramps_here = n_bins if room else 0
+            parts = summary.features(piecewise=name == "piecewise", n_bins=n_ramps_here, is_piece=is_piece)
             n_ramps += sum(part[0] == FeatureKind.RAMP for part in parts)
             features[name] += [(j, *part) for part in parts]
     return {name: pack_features(found) for name, found in features.items()}
@@ -226,7 +230,9 @@ class Summary:
     edges: NDArray[np.float64]
     is_ordered: bool
 
-    def features(self, *, piecewise: bool, n_bins: int) -> list[tuple[int, float, float, float, float]]:
+    def features(
+        self, *, piecewise: bool, n_bins: int, is_piece: bool = False
+    ) -> list[tuple[int, float, float, float, float]]:
         """(kind, start, rate, mean, scale) of each feature."""
         found: list[tuple[int, float, float, float, float]] = []
         if self.missing_share > 0:
@@ -241,6 +247,8 @@ class Summary:
         if not self.is_ordered:
             return found
         if len(self.edges) == 2:
+            return found + self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
+        if self.levels is not None and is_piece:  # later pieces may have values beyond the known ones
             return found + self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
         if self.levels is not None:  # constant beyond the known values
             found += self._ramps(self.edges[[0, -1]])

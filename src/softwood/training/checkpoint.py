@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import tempfile
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ def write_checkpoint(
     members: Sequence[MemberData],
     states: Sequence[MemberState],
     next_epoch: int,
+    run_seed: int = 0,
 ) -> None:
     """Write the members' state so that a kill at any moment leaves the old or the new file whole."""
     from safetensors.numpy import save
@@ -62,6 +64,7 @@ def write_checkpoint(
     metadata = {
         "version": _VERSION,
         "next_epoch": next_epoch,
+        "run_seed": run_seed,
         "run": _run_facts(config, members),
         "members": described,
         "checksum": _checksum(arrays),
@@ -104,6 +107,28 @@ def read_checkpoint(
     return int(metadata["next_epoch"])
 
 
+def prepare_checkpoint(path: str | os.PathLike[str], *, resume: bool) -> int | None:
+    """Check before training that the file can be written, and return the seed of the run to resume, if there is one.
+
+    A fit may have two checkpoints, the first of which has the suffix ".first".
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(f"it is a directory: {os.fspath(path)!r}")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"checkpoint must be a path that can be written to; {os.fspath(path)!r} cannot be ({error}). Choose "
+            "another path, or make the directory first."
+        ) from error
+    for name in (os.fspath(path), os.fspath(path) + ".first") if resume else ():
+        if os.path.exists(name):
+            return int(_read(name)[1].get("run_seed", 0))
+    return None
+
+
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
@@ -139,6 +164,7 @@ def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[st
     facts.update({f"loss.{name}": value for name, value in loss.items()})
     facts["seeds"] = [member.seed for member in members]
     facts["changes"] = [dict(member.changes) for member in members]
+    facts["metrics"] = [None if member.judge is None else member.judge.name for member in members]
     checksums: dict[int, int] = {}  # tables are often shared
 
     def checksum_of(array: Any) -> int | None:
@@ -150,7 +176,7 @@ def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[st
 
     for kind in ("train", "validation"):
         held = [getattr(member, kind) for member in members]
-        for name in ("x", "y", "sample_weight", "rows"):
+        for name in ("x", "y", "sample_weight", "rows", "offset"):
             facts[f"{kind} {name}"] = [
                 None if samples is None else checksum_of(getattr(samples, name)) for samples in held
             ]

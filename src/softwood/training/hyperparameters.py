@@ -179,6 +179,21 @@ class Hyperparameters:
     warm_start: bool = declare(
         False, "Let `fit` continue from the present model instead of starting anew.", on_command_line=False
     )
+    eval_metric: Annotated[Any, Unchecked("str, callable or None")] = declare(
+        None,
+        "Metric that decides the best epoch, instead of the loss.",
+        details='The name of a scorer of scikit-learn ("roc_auc", "accuracy", "r2", ...), with or without its "neg_" '
+        '("log_loss"); a scorer; or a function of the true and the predicted values (probabilities [n, k], for two '
+        "classes those of the second). A function whose name ends in _loss, _error or _deviance is minimised, any "
+        "other maximised.",
+        on_command_line=False,
+    )
+    callbacks: Annotated[Any, Unchecked("list of callables or None")] = declare(
+        None,
+        "Functions that are called after each epoch.",
+        details="Each gets a `softwood.callbacks.EpochSummary`, and stops the fit by returning True.",
+        on_command_line=False,
+    )
     time_limit: Positive | None = declare(None, "Stop training after this many seconds and keep the best epoch so far.")
     random_state: Annotated[int | np.random.RandomState | None, Unchecked("int, RandomState or None")] = declare(
         None,

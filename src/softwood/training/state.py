@@ -147,7 +147,8 @@ def native_labels(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
     if samples.sample_weight is not None:
         weight = np.asarray(samples.sample_weight, dtype=np.float64)
         weight = np.ascontiguousarray(weight / weight[slice(None) if rows is None else rows].mean(), dtype=dtype)
-    return {"targets": targets, "weight": weight, "rows": rows}
+    offset = None if samples.offset is None else np.ascontiguousarray(samples.offset, dtype=dtype)
+    return {"targets": targets, "weight": weight, "rows": rows, "offset": offset}
 
 
 def _n_steps(config: TrainingConfig, train: Samples) -> int:
