@@ -29,9 +29,9 @@ from softwood.training import Loss, MemberData, Samples, TrainingConfig, fit_mem
 
 # Trees of a student, the width at which its soft bands end, and bins of a number, from the smallest on. Functions that
 # need many trees have sharp splits anyway, and narrow bands keep those from being found.
-_SIZES = ((4, 0.2, 6), (8, 0.2, 6), (16, 0.2, 6), (32, 0.3, 12), (64, 0.5, 24))
+_SIZES = ((1, 0.2, 6), (2, 0.2, 6), (4, 0.2, 6), (8, 0.2, 6), (16, 0.2, 6), (32, 0.3, 12), (64, 0.5, 24))
 # Where "auto" begins, and the expected loss that it accepts, by task.
-_AUTO_FIRST = 2
+_AUTO_FIRST = 4
 _AUTO_LOSS = {"binary": 0.06, "multiclass": 0.06, "regression": 0.005}
 # Rows that a student sees: four times those given, within these bounds.
 _MIN_ROWS, _MAX_ROWS = 12_000, 120_000
@@ -175,8 +175,8 @@ def compress_model(
             break
     if not tried:
         raise ValueError(
-            f"max_parameters must leave room for {_SIZES[0][0]} trees; {limits.max_parameters} does not on this table: "
-            f"they take {student.n_parameters}."
+            f"max_parameters must leave room for one tree, which takes {student.n_parameters} on this table; "
+            f"got {limits.max_parameters}."
         )
     return min(tried, key=lambda student: student.expected_loss), tried, lesson.held_out_rows
 
