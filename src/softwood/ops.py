@@ -1,7 +1,7 @@
 """The tree ensemble layer on NumPy arrays: forward, backward and reachability of a whole ensemble in one call.
 
 In come arrays (see the legend below), out go arrays. Arguments are checked here, once; the work is done by the compiled
-core, which this module alone imports. Autograd is left to `softwood.torch`, `softwood.keras` and `softwood.jax`.
+core. Autograd is left to `softwood.torch`, `softwood.keras` and `softwood.jax`.
 
 Legend: n samples, p features, k outputs, m trees, d depth (1 to 20). A tree is perfect: 2^d - 1 splits and 2^d leaves
 in heap order. All arrays of a call share one dtype, float32 or float64; lists and arrays of integers are converted to
