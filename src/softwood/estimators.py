@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads, _openmp_parallelism_enabled
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from softwood.model.container import ModelFileError
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
 from softwood.model.predictor import Predictor
+from softwood.ops import get_num_threads
 from softwood.tabular.compress import Compression, Limits, compare, compress_model
 from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on_piece
 from softwood.tabular.table import Table, read_table, resolve_columns
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+_FEW_ROWS = 8
 _MIN_ROWS_TO_COMPRESS = 10
 
 _ATTRIBUTES = """\
@@ -210,7 +213,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
 
     def _raw_scores(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
         table = self._checked(X)
-        scores = self.model_.raw_scores(table, n_threads=_n_threads_for(self.n_jobs))
+        scores = self.model_.raw_scores(table, n_threads=_n_threads_for(self.n_jobs, X))
         if offset is None:
             return scores
         head, k = self.model_.head, scores.shape[1]
@@ -223,7 +226,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             head = self.model_.head
             return head.predictions(scores) if head.classes is None else head.lowered().labels(scores)
         table = self._checked(X)
-        return self.model_.predict(table, n_threads=_n_threads_for(self.n_jobs))
+        return self.model_.predict(table, n_threads=_n_threads_for(self.n_jobs, X))
 
     def apply(self, X: Any) -> NDArray[np.int64]:
         """Return the number of the most probable leaf of each row in each tree [n, members, trees].
@@ -472,7 +475,7 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
         if offset is not None:
             return self.model_.head.predictions(self._raw_scores(X, offset))
         table = self._checked(X)
-        return self.model_.predict_proba(table, n_threads=_n_threads_for(self.n_jobs))
+        return self.model_.predict_proba(table, n_threads=_n_threads_for(self.n_jobs, X))
 
     def predict(self, X: Any, offset: ArrayLike | None = None) -> np.ndarray:
         """Return the most probable class of each row [n]; `offset` as in `fit`."""
@@ -560,7 +563,8 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     kind = TreeEnsembleRegressor if model.head.task == "regression" else TreeEnsembleClassifier
     estimator = kind()
     saved = model.estimator.get("params", {})
-    params = {name: saved[name] for name in estimator.get_params(deep=False) if name in saved}
+    known = set(estimator.get_params(deep=False)) - {"n_jobs"}  # a file has no say in how many threads run
+    params = {name: saved[name] for name in known if name in saved}
     try:
         check(params, declarations(kind))
     except ValueError as error:
@@ -575,9 +579,18 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     return estimator
 
 
-def _n_threads_for(n_jobs: int | None) -> int | None:
-    """Threads for `n_jobs`: None is the library's setting, and negative numbers count back from all cores."""
-    if n_jobs is None or n_jobs > 0:
+def _n_threads_for(n_jobs: int | None, X: Any = None) -> int | None:
+    """Threads for `n_jobs`: negative numbers count back from all cores, None is the library's setting.
+
+    None also respects the limits of joblib and threadpoolctl, which scikit-learn's OpenMP knows. A few rows X are not
+    worth asking for: the calling thread predicts them.
+    """
+    if n_jobs is None and type(X) is np.ndarray and len(X) <= _FEW_ROWS:
+        return 1
+    if n_jobs is None:
+        limit = _openmp_effective_n_threads(only_physical_cores=False) if _openmp_parallelism_enabled() else None
+        return limit if limit is None else min(limit, get_num_threads())
+    if n_jobs > 0:
         return n_jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores + 1 + n_jobs)

@@ -18,13 +18,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
 from softwood.tabular.lookups import Lookups, fit_lookups
-from softwood.tabular.table import Table, require_finite
+from softwood.tabular.table import Table, is_sparse, require_finite
 
 # Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
 MAX_ONE_HOT_LEVELS = 10
@@ -226,7 +225,7 @@ def _learn_column(table: Table, j: int) -> Column:
         return Column(name, kind, levels=_learn_levels(table.labels(j), name))
     if isinstance(table.matrix, np.ndarray) and table.matrix.dtype in (np.float32, np.int8, np.uint8, np.bool_):
         return Column(name, kind)
-    if scipy.sparse.issparse(table.matrix):
+    if is_sparse(table.matrix):
         return Column(name, kind)
     values = table.numbers(j)
     require_finite(values, name)

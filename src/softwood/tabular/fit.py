@@ -127,6 +127,8 @@ def train(
     rows, weight = np.repeat(rows, count), np.repeat(weight / count, count)
     facts = _facts(problem, len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
+    if previous is not None:
+        params = _grown(params, given, previous)
     encodings, lookups = _encodings(params, previous), None
     if previous is None:
         preprocessor.learn_targets(base, problem.target_columns(), rows)
@@ -226,6 +228,23 @@ def _encodings(params: Mapping[str, Any], previous: Model | None = None) -> list
     elif name == "auto":
         name = "piecewise" if params["batch_norm"] or params["l2"] else LOOKUP
     return [name] * params["n_members"]
+
+
+def _grown(params: Mapping[str, Any], given: Mapping[str, Any], previous: Model) -> dict[str, Any]:
+    """The parameters of a warm start, which may add trees and members to a model, but cannot take any away."""
+    m, n_leaves, _ = previous.members[0].trees.leaf_weight.shape
+    before = {"n_trees": m, "depth": n_leaves.bit_length() - 1, "n_members": len(previous.members)}
+    params = dict(params)
+    if given["n_members"] == "auto":
+        params["n_members"] = before["n_members"]
+    for name, value in before.items():
+        if params[name] < value or (name == "depth" and params[name] != value):
+            rule = "stay as it is" if name == "depth" else "not get smaller"
+            raise ValueError(
+                f"With warm_start {name} must {rule}; the present model has {value}, got {params[name]}. Set it back, "
+                "or fit anew with warm_start=False."
+            )
+    return params
 
 
 def train_on_piece(

@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax, logit  # type: ignore[import-untyped]
 
 from softwood.arguments import FloatArray
 from softwood.model.program import Link
@@ -146,7 +145,7 @@ class Loss:
         """Losses [n, k] of scores [n, k] and targets [n, t], or [n, 1] for the softmax."""
         smoothing = self.label_smoothing
         if self.name == "cross_entropy":
-            log_p = log_softmax(scores, axis=1)
+            log_p = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
             right = np.take_along_axis(log_p, targets[:, :1].astype(np.intp), axis=1)
             return -(1 - smoothing) * right - smoothing * log_p.mean(axis=1, keepdims=True)
         if self.name == "binary_cross_entropy":
@@ -192,7 +191,7 @@ class Loss:
             return np.array([_weighted_quantile(t, weight, q) for t in targets.T for q in quantiles])
         means = weight @ targets / weight.sum()
         if self.name == "binary_cross_entropy":
-            return logit(np.clip(means, _SMALLEST_SHARE, 1 - _SMALLEST_SHARE))
+            return _logit(np.clip(means, _SMALLEST_SHARE, 1 - _SMALLEST_SHARE))
         return np.log(np.maximum(means, _SMALLEST_MEAN)) if self.name in _LOG_LINK else means
 
     def best_constant_beside(
@@ -221,7 +220,7 @@ class Loss:
         for _ in range(_FIXED_POINT_STEPS):  # move by what the mean prediction still lacks
             means = np.average(self.predictions(offset + constant), axis=0, weights=weight)
             means = np.clip(means, _SMALLEST_SHARE, 1 - _SMALLEST_SHARE)
-            reached = logit(means) if self.name == "binary_cross_entropy" else np.log(means) - np.log(means).mean()
+            reached = _logit(means) if self.name == "binary_cross_entropy" else np.log(means) - np.log(means).mean()
             constant += goal - reached
         return constant
 
@@ -269,6 +268,10 @@ class Loss:
             return gradient, float(value)
 
         return checked
+
+
+def _logit(share: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.log(share / (1 - share))
 
 
 def _weighted_quantile(values: FloatArray, weight: FloatArray, quantile: float) -> float:

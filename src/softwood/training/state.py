@@ -209,6 +209,8 @@ def _initial_arrays(config: TrainingConfig, member: MemberData, n_features: int,
         arrays, mask = _random_parameters(config, member.seed, columns, n_outputs, dtype)
     else:
         arrays, mask = _parameters_of(start, dtype), start.trees.feature_mask
+        if len(arrays["leaf_weight"]) < config.n_trees:
+            arrays, mask = _with_further_trees(arrays, mask, config, member, n_features, n_outputs)
     offset = np.zeros(n_outputs) if member.offset is None else member.offset
     arrays = with_moments(arrays, config.ema)
     if mask is not None:
@@ -254,6 +256,30 @@ def _random_parameters(
         part[:] = allowed[:, :, column]
     arrays["split_weight"][~mask] = 0
     return arrays, mask
+
+
+def _with_further_trees(
+    arrays: dict[str, Any],
+    mask: npt.NDArray[np.bool_] | None,
+    config: TrainingConfig,
+    member: MemberData,
+    n_features: int,
+    n_outputs: int,
+) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
+    """The trees, and random ones beside them up to `config.n_trees`, whose leaves are 0: scores stay what they are."""
+    m = len(arrays["leaf_weight"])
+    encoding = member.train.encoding
+    columns = encoding.source if isinstance(encoding, Encoding) else np.arange(n_features)
+    grown, new_mask = _random_parameters(config, member.seed, columns, n_outputs, arrays["leaf_weight"].dtype)
+    grown["leaf_weight"][m:] = 0
+    for name in ("split_weight", "split_bias", "leaf_weight"):
+        if name in arrays and name in grown:
+            grown[name][:m] = arrays[name]
+    if mask is None and new_mask is None:
+        return arrays | grown, None
+    joined = np.ones(grown["split_weight"].shape, dtype=bool) if new_mask is None else new_mask
+    joined[:m] = True if mask is None else mask
+    return arrays | grown, joined
 
 
 def _parameters_of(start: TrainedMember, dtype: npt.DTypeLike) -> dict[str, Any]:
