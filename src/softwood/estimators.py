@@ -37,7 +37,7 @@ from softwood.tabular.target import (
 )
 from softwood.training.checkpoint import prepare_checkpoint
 from softwood.training.declaration import check, declarations, parameters_section
-from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters
+from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters, apply_recipe
 
 if TYPE_CHECKING:
     from typing import Self
@@ -161,7 +161,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
     def _checked_params(self) -> dict[str, Any]:
         params = self.get_params(deep=False)
         check(params, declarations(type(self)))
-        return params
+        return apply_recipe(params)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
