@@ -138,11 +138,12 @@ def digest(units: Sequence[Unit]) -> str:
     frame = common(frame_of(units))
     rivals = [name for name in RIVALS if name in set(frame["learner"])]
     contests = {name: scores_of(frame, [name, *rivals]) for name in SOFTWOOD if name in set(frame["learner"])}
-    chosen = [(title, tables) for title, tables in groups(frame) if title in ("all tables", *_TITLES.values())]
+    shown = ("all tables", *_TITLES.values())
+    chosen = [(title, tables) for title, tables in groups(frame) if title in shown and len(tables)]
     header = ["", *(f"{title} ({len(tables)})" for title, tables in chosen), "softwood won/tied/lost"]
     rows: dict[str, list[str]] = {name: [] for name in ("softwood", "softwood_single", *rivals)}
     for _, tables in chosen:
-        ranked = {}
+        ranked: dict[str, float] = {}
         for ours in ("softwood_single", "softwood"):  # rivals' ranks are those beside the default
             scores = contests[ours][contests[ours].index.isin(tables)]
             means = np.mean([ranks(row) for row in scores.to_numpy()], axis=0)
@@ -155,10 +156,8 @@ def digest(units: Sequence[Unit]) -> str:
     overall = sorted(rows, key=lambda name: float(rows[name][0]))
     lines = [header, ["---"] * len(header), *([NAMES[name], *rows[name]] for name in overall)]
     n_splits = frame.groupby("table")["split"].nunique()
-    splits = f"{n_splits.min()} to {n_splits.max()} splits" if n_splits.nunique() > 1 else f"{n_splits.max()} splits"
-    note = (
-        f"Mean ranks among five, 1 for the best; {len(n_splits)} tables, {splits.replace('1 splits', '1 split')} each."
-    )
+    splits = f"{n_splits.min()} to {n_splits.max()}" if n_splits.nunique() > 1 else f"{n_splits.max()}"
+    note = f"Mean ranks among five, 1 for the best; {len(n_splits)} tables, splits of each: {splits}."
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{note}\n"
 
 
