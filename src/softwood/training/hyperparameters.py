@@ -69,14 +69,7 @@ class Hyperparameters:
         "normalisation, splits that are linear in all columns as they are, without biases, L1 penalty or decay, at a "
         "constant learning rate, and the last epoch. Parameters that it fixes must stay at their defaults.",
     )
-    n_trees: Count | Auto = declare(
-        "auto",
-        "Number of trees in each member.",
-        details='"auto" is 64, or 128 from 10,000 rows on.',
-        aliases=("--trees",),
-        search=SearchRange(1, 100),
-        auto=rules.n_trees,
-    )
+    n_trees: Count = declare(64, "Number of trees in each member.", aliases=("--trees",), search=SearchRange(1, 100))
     depth: Depth = declare(4, "Depth of each tree.", search=SearchRange(2, 8))
     gamma: Positive = declare(
         1.0,
