@@ -1,7 +1,15 @@
-"""Draw the pictures of docs/how-it-works.md: python docs/draw_pictures.py"""
+"""Draw the pictures of README.md, docs/how-it-works.md and the tutorials: python docs/draw_pictures.py
+
+The picture of ranks is drawn from benchmarks/suite.json, those of the tutorials by running their pages.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import tempfile
+from contextlib import chdir
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -9,7 +17,9 @@ import numpy as np
 
 from softwood import reference
 
-FOLDER = Path(__file__).parent / "images"
+DOCS = Path(__file__).resolve().parent
+BENCHMARKS = DOCS.parent / "benchmarks"
+FOLDER = DOCS / "images"
 REACHED, SOFT, QUIET = "#1b6ca8", "#d97706", "#c9ced6"
 DEPTH = 4
 # The paper's example: node -> probability of going left; all other nodes on the way decide.
@@ -30,7 +40,7 @@ def draw_smooth_step(path: Path) -> None:
     axes.set(xlabel="t, the value of the split", ylabel="probability of left", xlim=(-2, 2))
     axes.legend(frameon=False, fontsize=8, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    figure.savefig(path)
     plt.close(figure)
 
 
@@ -58,7 +68,9 @@ def draw_reach(path: Path) -> None:
     for node in range(1, 2 ** (DEPTH + 1) - 1):
         (x, y), (parent_x, parent_y) = place(node), place((node - 1) // 2)
         is_on = node in found
-        axes.plot([parent_x, x], [parent_y, y], color=REACHED if is_on else QUIET, linewidth=2 if is_on else 1, zorder=1)
+        axes.plot(
+            [parent_x, x], [parent_y, y], color=REACHED if is_on else QUIET, linewidth=2 if is_on else 1, zorder=1
+        )
     for node in range(2 ** (DEPTH + 1) - 1):
         x, y = place(node)
         is_soft = 0 < LEFT.get(node, 0) < 1 and node in found
@@ -69,17 +81,42 @@ def draw_reach(path: Path) -> None:
             words = f"{LEFT[node]:g} left, {1 - LEFT[node]:g} right"
             axes.text(x - 0.02, y + 0.2, words, ha="right", color=SOFT, fontsize=9)
         if is_leaf and node in found:
-            words = f"{found[node]:.2g} of {LEAVES[node]:g}"
+            value = LEAVES[node]
+            words = f"{found[node]:.2g} × {value:g}" if value >= 0 else f"{found[node]:.2g} × ({value:g})"
             axes.text(x, y - 0.3, words, ha="center", va="top", color=REACHED, fontsize=9)
     axes.set(ylim=(-DEPTH - 0.8, 0.5))
     axes.axis("off")
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    figure.savefig(path)
     plt.close(figure)
+
+
+def draw_ranks(path: Path) -> None:
+    """Mean rank against the number of rows, of all learners of the suite."""
+    sys.path.insert(0, str(BENCHMARKS))
+    import suite_report
+    import suite_units
+
+    suite_report.draw(suite_units.read_summary(BENCHMARKS / "suite.json"), path)
+
+
+def draw_tutorials(folder: Path) -> None:
+    """Run the tutorials and keep the pictures that they show, as tutorial_*.svg."""
+    for page in sorted((DOCS / "tutorials").glob("*.md")):
+        text = page.read_text()
+        if shown := re.findall(r"images/tutorial_(\w+\.svg)", text):
+            blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+            with tempfile.TemporaryDirectory() as place, chdir(place):
+                exec(compile("\n".join(blocks), str(page), "exec"), {"__name__": "__main__"})
+                for name in shown:
+                    (folder / f"tutorial_{name}").write_bytes(Path(name).read_bytes())
 
 
 if __name__ == "__main__":
     plt.rcParams["svg.hashsalt"] = "softwood"  # the same file for the same picture
+    os.environ["SOURCE_DATE_EPOCH"] = "0"
     draw_smooth_step(FOLDER / "how_smooth_step.svg")
     draw_reach(FOLDER / "how_reach.svg")
+    draw_ranks(FOLDER / "suite_rank.svg")
+    draw_tutorials(FOLDER)
     value = sum(probability * LEAVES[node] for node, probability in reach().items() if node in LEAVES)
     print(f"the example's output: {value:.2f}")
