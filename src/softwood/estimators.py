@@ -24,7 +24,7 @@ from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
 from softwood.model.predictor import Predictor
 from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on_piece
-from softwood.tabular.table import Table, read_table, resolve_columns
+from softwood.tabular.table import Table, read_table, resolve_columns, resolve_kinds
 from softwood.tabular.target import Problem, classification_problem, regression_problem
 from softwood.training.declaration import check, declarations, parameters_section
 from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters
@@ -134,8 +134,9 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         if reset:
             table = read_table(X)
             validate_data(self, X if table.names else np.empty((1, table.n_columns)), reset=True, skip_check_array=True)
-            chosen = resolve_columns(self.categorical_features, table)
-            return read_table(X, categorical=chosen) if chosen else table
+            declared = dict.fromkeys(resolve_columns(self.categorical_features, table), "category")
+            declared |= resolve_kinds(self.column_kinds, table)
+            return read_table(table, declared=declared) if declared else table
         if getattr(X, "ndim", 2) == 2:  # other shapes are refused below
             validate_data(self, X, reset=False, skip_check_array=True)
         return self.model_.program.read(X)

@@ -22,7 +22,7 @@ from softwood.explain.history import mean_history
 from softwood.explain.tree_view import strongest_trees, tree_view
 from softwood.model.model import Model
 from softwood.model.whole_file import write_whole
-from softwood.tabular.table import Table
+from softwood.tabular.table import DATES, Table
 
 N_TREES = 16
 N_ROWS = 24
@@ -181,7 +181,7 @@ def _prediction(model: Model, prediction: np.ndarray) -> str:
 
 def _shown(table: Table, row: int, j: int) -> str:
     one = table.rows(row, row + 1)
-    label = one.labels(j)[0] if table.kinds[j] in ("category", "datetime") else _cell(float(one.numbers(j)[0]))
+    label = one.labels(j)[0] if table.kinds[j] in ("category", *DATES) else _cell(float(one.numbers(j)[0]))
     return "missing" if label is None else label
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from softwood.model.program import Program
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value
 from softwood.tabular.features import Encoding, FeatureKind, feature_function
+from softwood.tabular.table import DATES
 
 _N_SHOWN = 4
 # Ends of the calendar, in seconds since 1970.
@@ -144,7 +145,7 @@ def feature_name(program: Program, encoding: str, feature: int) -> str:
         low, high = start, start + 1 / rate
         if isinstance(source, Value):
             low, high = (value * source.unit + source.offset for value in (low, high))
-        words = _date if isinstance(source, Value) and column.kind == "datetime" else partial(_number, source)
+        words = _date if isinstance(source, Value) and column.kind in DATES else partial(_number, source)
         return f"[{name} from {words(low)} to {words(high)}]"
     return f"clipped({name})" if kind is FeatureKind.SOFT_CLIP else name
 

@@ -20,6 +20,7 @@ from softwood.export import c_text as text
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program, TreeGroup
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value
 from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
+from softwood.tabular.table import DATES
 
 _LANES = 8
 # Nodes that the C follows at a time: enough to keep a processor busy, in a few kilobytes of stack.
@@ -268,7 +269,7 @@ def _head(head: PredictionHead, n_scores: int) -> str:
 
 def _column_comment(program: Program) -> str:
     words = {
-        "datetime": "seconds since 1970-01-01 UTC",
+        **dict.fromkeys(DATES, "seconds since 1970-01-01 UTC"),
         "boolean": "0 or 1",
         "category": "category code",
         "numeric": "number",

@@ -33,7 +33,7 @@ int {name}_predict(const double row[{upper}_N_COLUMNS], double output[{upper}_N_
 
 LOOKUP_DECLARATION = """
 /* Code of a category of a column, for a row: -1 for a label (UTF-8) that training did not see, and for a column that
- * holds no categories. A label of NULL is a missing cell. */
+ * holds no categories. A label of NULL is a missing cell, and so is an empty one. */
 int {name}_category_code(int column, const char *label);
 """
 
@@ -312,7 +312,7 @@ static int find(const char *const *labels, int n, int missing, const char *label
     for (int i = 0; i < n; ++i) {{
         if (strcmp(labels[i], label) == 0) return i;
     }}
-    return -1;
+    return *label ? -1 : missing;
 }}
 
 int {name}_category_code(int column, const char *label) {{

@@ -18,7 +18,7 @@ from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember
 from softwood.tabular.base_columns import BaseColumn, CalendarUnit, Code
 from softwood.tabular.columns import Column, Preprocessor
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP, Encoding, FeatureKind
-from softwood.tabular.table import KINDS
+from softwood.tabular.table import DATES, KINDS
 
 # No weight of a split, alone or times the scale of its feature, is larger: sums over features stay within float32.
 _LARGEST_WEIGHT = 1e20
@@ -181,7 +181,7 @@ def _check_column(column: Column) -> None:
     require(all(level is None or isinstance(level, str) for level in levels), "a level is no string.")
     in_order = sorted(set(levels), key=lambda level: (level is None, level or ""))
     require(list(levels) == in_order, f"the levels of column {column.name!r} are out of order.")
-    known = {unit.value for unit in CalendarUnit} if column.kind == "datetime" else set()
+    known = {unit.value for unit in CalendarUnit} if column.kind in DATES else set()
     require(set(column.calendar) <= known, "unknown part of the calendar.")
     require(len(set(column.calendar)) == len(column.calendar), "a part of the calendar occurs twice.")
     require(math.isfinite(column.offset), "an offset is not finite.")

@@ -18,7 +18,7 @@ from softwood.arguments import check_activation, check_n_threads
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program
 from softwood.ops import get_num_threads
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
-from softwood.tabular.table import Table, infinity_error
+from softwood.tabular.table import Table, warn_of_infinity
 
 # Rows that are read at once where a table is not a matrix of numbers.
 _BLOCK_ROWS = 16_384
@@ -149,7 +149,8 @@ class Predictor:
             row = self._as_numbers(row)
         infinite_column = self._native.predict_row(row, output)
         if infinite_column >= 0:
-            raise infinity_error(self.program.columns[infinite_column].name)
+            warn_of_infinity(self.program.columns[infinite_column].name)
+            self._native.predict_row(_held(row), output)
         return output
 
     def raw_scores(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
@@ -165,7 +166,7 @@ class Predictor:
         if code is None:
             name = self.program.columns[number].name
             raise ValueError(f"Column {name!r} holds no categories; give its number itself.")
-        return code.levels.index(label) if label in code.levels else -1
+        return int(code.encode([label])[0])
 
     def _outputs(self, X: Any, n_threads: int | None) -> Any:
         """What the head makes of the scores, for a table or one row."""
@@ -234,8 +235,15 @@ class Predictor:
     ) -> NDArray[np.float64]:
         infinite_column = self._native.predict(matrix, raw_scores, output, threads)
         if infinite_column >= 0:
-            raise infinity_error(self.program.columns[infinite_column].name)
+            warn_of_infinity(self.program.columns[infinite_column].name)
+            self._native.predict(_held(matrix), raw_scores, output, threads)
         return output
+
+
+def _held(values: np.ndarray) -> np.ndarray:
+    """A copy in which infinities are the largest numbers of the type; NaN stays."""
+    largest = np.finfo(values.dtype).max
+    return np.ascontiguousarray(np.clip(values, -largest, largest))
 
 
 def _one_row(X: Any) -> np.ndarray | None:

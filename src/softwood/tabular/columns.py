@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
 from softwood.tabular.lookups import Lookups, fit_lookups
-from softwood.tabular.table import Table, require_finite
+from softwood.tabular.table import DATES, Table
 
 # Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
 MAX_ONE_HOT_LEVELS = 10
 _N_FOLDS = 5
+_NAMES_SHOWN = 20
 _BLOCK_ROWS = 65_536
 # Whole weights are numbers of copies up to this sum; larger ones are mere weights.
 _MAX_COUNTED_ROWS = 200_000
@@ -214,20 +215,21 @@ def learn_columns(table: Table, *, n_target_columns: int = 1) -> Preprocessor:
     array([[ 9., -1.],
            [nan,  1.]], dtype=float32)
     """
-    return Preprocessor([_learn_column(table, j) for j in range(table.n_columns)], n_target_columns)
+    columns = [_learn_column(table, j) for j in range(table.n_columns)]
+    _warn_of_useless(columns)
+    return Preprocessor(columns, n_target_columns)
 
 
 def _learn_column(table: Table, j: int) -> Column:
     name, kind = table.name(j), table.kinds[j]
     if kind == "category":
-        return Column(name, kind, levels=_learn_levels(table.labels(j), name))
+        return Column(name, kind, levels=_learn_levels(table.labels(j)))
     if isinstance(table.matrix, np.ndarray) and table.matrix.dtype in (np.float32, np.int8, np.uint8, np.bool_):
         return Column(name, kind)
     if scipy.sparse.issparse(table.matrix):
         return Column(name, kind)
     values = table.numbers(j)
-    require_finite(values, name)
-    values = values[~np.isnan(values)]
+    values = values[np.isfinite(values)]
     if not len(values):
         return Column(name, kind)
     low, high = float(values.min()), float(values.max())
@@ -236,21 +238,31 @@ def _learn_column(table: Table, j: int) -> Column:
     largest = max(abs(low - offset), abs(high - offset))
     unit = largest if largest > 1e30 or 0 < largest < 1e-30 else 1.0
     calendar: tuple[str, ...] = ()
-    if kind == "datetime":
+    if kind in DATES:
         calendar = tuple(unit.value for unit in CalendarUnit if np.ptp(CalendarPart(0, unit).read(values)) > 0)
     return Column(name, kind, offset, unit, calendar)
 
 
-def _learn_levels(labels: np.ndarray, name: str) -> tuple[str | None, ...]:
+def _warn_of_useless(columns: list[Column]) -> None:
+    """One warning for all columns that nothing can be learned from."""
+    ids = [column.name for column in columns if column.levels == ()]
+    if ids:
+        warnings.warn(
+            f"Nothing can be learned from {_listed(ids)}: each text there occurs in one row only, as in an id. Drop "
+            "such columns, or declare what they hold with column_kinds.",
+            stacklevel=2,
+        )
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMES_SHOWN])) + (" and others" if len(names) > _NAMES_SHOWN else "")
+    return f"column {shown}" if len(names) == 1 else f"columns {shown}"
+
+
+def _learn_levels(labels: np.ndarray) -> tuple[str | None, ...]:
     counts = Counter(labels.tolist())
     if len(counts) > MAX_ONE_HOT_LEVELS:
         repeated = {level: count for level, count in counts.items() if count > 1}
-        if not repeated:
-            warnings.warn(
-                f"Column {name!r} has {len(counts)} categories, each in one row only: nothing can be learned from it. "
-                "Drop it, or convert it to numbers or dates if that is what it holds.",
-                stacklevel=2,
-            )
         counts = Counter(repeated)
     return tuple(sorted(counts, key=lambda level: (level is None, level or "")))
 

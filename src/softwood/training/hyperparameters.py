@@ -168,6 +168,13 @@ class Hyperparameters:
         details="Column numbers, names, or a mask.",
         on_command_line=False,
     )
+    column_kinds: Annotated[Mapping[Any, str] | None, Unchecked("dict or None")] = declare(
+        None,
+        "What columns hold, where their cells do not say so.",
+        details='By name or number: "numeric", "boolean", "category" or "date", as in ``{"zip": "category"}``. Texts '
+        "that all are numbers, dates or truth values are otherwise read as such.",
+        on_command_line=False,
+    )
     warm_start: bool = declare(
         False, "Let `fit` continue from the present model instead of starting anew.", on_command_line=False
     )
