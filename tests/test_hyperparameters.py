@@ -167,11 +167,11 @@ def test_help_says_what_is_declared(capsys, monkeypatch):
 def test_options_reach_the_estimator(capsys, tmp_path, monkeypatch):
     seen = {}
 
-    def fit(estimator, training):
+    def fit(estimator, training, checkpoint, resume):
         seen.update(estimator.get_params())
         raise ValueError("enough")
 
-    monkeypatch.setattr("softwood.cli.commands._fit", fit)
+    monkeypatch.setattr("softwood.cli.training._fit", fit)
     options = {
         "--n-trees": "3", "--gamma-end": "none", "--patience": "None", "--l1": "auto", "--weight-decay": "0.5",
         "--batch-norm": "fixed", "--activation": "logistic", "--validation-fraction": "0.25", "--encoding": "standard",
