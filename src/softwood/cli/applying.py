@@ -27,7 +27,7 @@ from softwood.cli.console import (
     kinds_of,
     open_known,
     plain,
-    print_figures,
+    print_metrics,
     print_notes,
     require_apart,
     require_place,
@@ -35,7 +35,7 @@ from softwood.cli.console import (
     run_file,
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
-from softwood.cli.metrics import figures_of_merit
+from softwood.cli.metrics import compute_metrics
 from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, local_file, read_batches
 from softwood.cli.task import class_labels, model_columns, require_column
 
@@ -47,12 +47,12 @@ def evaluate(
     estimator, test = open_known(model, source, target, delimiter=delimiter)
     print_notes(test.notes)
     if _is_training_table(model, source):
-        print_notes([f"{source} is the table that the model was trained on: expect worse figures on new rows."])
-    figures = figures_of_merit(estimator, test.features, test.target)
+        print_notes([f"{source} is the table that the model was trained on: expect worse metrics on new rows."])
+    metrics = compute_metrics(estimator, test.features, test.target)
     if as_json:
-        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": figures}))
+        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": metrics}))
         return
-    print_figures(figures, f"{model} on {len(test.target)} rows of {source}")
+    print_metrics(metrics, f"{model} on {len(test.target)} rows of {source}")
 
 
 def predict(

@@ -89,9 +89,9 @@ def read_batches(
         The file.
     kinds : mapping of str to str
         Kinds (`softwood.tabular.table.KINDS`) of the columns that a model reads. Types are not inferred for these, so
-        that a column reads alike in every batch; other text columns are read as strings.
+        that a column has the same type in every batch; other text columns are read as strings.
     batch_rows : int
-        Rows of a batch, about.
+        Approximate number of rows per batch.
     delimiter : str, optional
         As in `read_file`.
     """
@@ -236,7 +236,7 @@ def _read_text(path: str, format_: TextFormat, kinds: Mapping[str, str]) -> pa.T
     options = {"parse_options": _parse_options(format_), "convert_options": _convert_options(format_, types)}
     try:
         table = arrow_csv.read_csv(path, **options)
-    except pa.ArrowInvalid:  # once more in one thread: only then does the message tell the line
+    except pa.ArrowInvalid:  # again in one thread: only then does the message contain the line
         table = arrow_csv.read_csv(path, read_options=_one_thread(), **options)
     numbers = [f.name for f in table.schema if f.name not in kinds and _is_number(f.type)]
     if len(set(table.column_names)) < table.num_columns or not numbers or not has_needless_zeros(path, format_):
@@ -316,7 +316,7 @@ def _unreadable(path: str, error: Exception, format_: TextFormat | None) -> Tabl
         line, expected, got = ragged.groups()
         where = f"Line {line}" if line else "A line"
         return TableFileError(
-            f"{where} of {path} has {got} fields, and the header {expected}: mend the line, or put quotes around "
+            f"{where} of {path} has {got} fields, and the header {expected}: correct the line, or put quotes around "
             "fields that contain the separator."
         )
     wrong = re.search(r"In CSV column #(\d+): (?:Row #(\d+): )?.*?error to (\w+): invalid value '(.*?)'", text)
@@ -326,9 +326,11 @@ def _unreadable(path: str, error: Exception, format_: TextFormat | None) -> Tabl
         where = f" in line {line}" if line else ""
         return TableFileError(
             f"Column {_column_name(path, format_, int(column))!r} of {path} must hold {needed}, as at training; got "
-            f"{value!r}{where}{hint(value, 'numeric')}. Mend the cell, or leave it empty if the value is missing."
+            f"{value!r}{where}{hint(value, 'numeric')}. Correct the cell, or leave it empty if the value is missing."
         )
-    return TableFileError(f"{path} cannot be read ({text[:200]}). Check that it is whole and of the format it names.")
+    return TableFileError(
+        f"{path} cannot be read ({text[:200]}). Check that it is complete and has the format that its name says."
+    )
 
 
 def _column_name(path: str, format_: TextFormat | None, number: int) -> str:

@@ -44,7 +44,7 @@ def importances(estimator: Any) -> list[tuple[str, float]]:
 
 @dataclass(frozen=True, eq=False)
 class Usage:
-    """How much of a model some rows use. One entry a member in each list.
+    """How much of a model some rows use. Each list has one entry per member.
 
     Attributes
     ----------
@@ -90,12 +90,12 @@ def tree_traffic(estimator: Any, X: Any, trees: Sequence[tuple[int, int]]) -> li
 
 
 def _traffic(model: Model, member: int, tree: int, x: np.ndarray) -> NDArray[np.float64]:
-    return sum(reach.sum(axis=0) for _, _, reach in _walk(model, member, tree, x)) / len(x)
+    return sum(reach.sum(axis=0) for _, _, reach in walk(model, member, tree, x)) / len(x)
 
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """Raw scores of rows, shared out among columns: ``base + values.sum(axis=1)`` are the raw scores.
+    """Raw scores of rows, divided among columns: ``base + values.sum(axis=1)`` are the raw scores.
 
     Attributes
     ----------
@@ -111,14 +111,14 @@ class Contributions:
 
 
 def column_contributions(estimator: Any, X: Any, *, background: Any = None) -> Contributions:
-    """Share the raw scores of each row out among the columns; the module's description has the definition.
+    """Divide the raw scores of each row among the columns; the module's docstring has the definition.
 
     Parameters
     ----------
     estimator : fitted estimator or Model
     X : table [n]
     background : table, optional
-        Rows that say what is usual; X itself if None. A few hundred are enough.
+        Rows that define the average; X itself if None. A few hundred are enough.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def column_contributions(estimator: Any, X: Any, *, background: Any = None) -> C
         for tree in range(len(w)):
             expected = _node_means(model, i, tree, others, o[tree])
             base += expected[0]
-            for rows, left, reach in _walk(model, i, tree, x):
+            for rows, left, reach in walk(model, i, tree, x):
                 n_splits = left.shape[1]
                 child = expected[1:].reshape(n_splits, 2, -1)
                 change = left[..., None] * child[:, 0] + (1 - left[..., None]) * child[:, 1] - expected[:n_splits]
@@ -158,7 +158,7 @@ def _share(change: np.ndarray, distance: np.ndarray, weight: np.ndarray, is_colu
     shared = np.zeros((len(change), is_column.shape[1], change.shape[2]))
     for i in range(len(weight)):
         size = distance * weight[i]
-        # A row that is usual in every input of the split still needs its change accounted for.
+        # The change of a row that is average in every input of the split must be assigned, too.
         size[size.sum(axis=1) <= 0] = weight[i] if weight[i].any() else 1.0
         share = (size / size.sum(axis=1, keepdims=True)) @ is_column
         shared += share[:, :, None] * change[:, i, None, :]
@@ -169,7 +169,7 @@ def _node_means(model: Model, member: int, tree: int, x: np.ndarray, leaf_weight
     """Mean output below each node [nodes, k] over rows, weighted by how much of each arrives; unused: the leaves'."""
     n_splits = len(leaf_weight) - 1
     total, mass = np.zeros((2 * n_splits + 1, leaf_weight.shape[1])), np.zeros(2 * n_splits + 1)
-    for _, _, reach in _walk(model, member, tree, x):
+    for _, _, reach in walk(model, member, tree, x):
         mass += reach.sum(axis=0)
     total[n_splits:] = mass[n_splits:, None] * leaf_weight
     plain = np.concatenate([np.zeros((n_splits, leaf_weight.shape[1])), leaf_weight])
@@ -179,7 +179,7 @@ def _node_means(model: Model, member: int, tree: int, x: np.ndarray, leaf_weight
     return np.where(mass[:, None] > 0, total / np.maximum(mass, 1e-300)[:, None], plain)
 
 
-def _walk(model: Model, member: int, tree: int, x: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+def walk(model: Model, member: int, tree: int, x: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Blocks of rows: (rows, left [rows, 2^d - 1], reach [rows, 2^(d+1) - 1]) of one tree."""
     trees = model.members[member].trees
     w, b, _ = model.folded[member]

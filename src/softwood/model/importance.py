@@ -1,7 +1,7 @@
 """How much a model's raw scores depend on each column of the table.
 
-Each split is judged by what it decides: replace its routing by a coin with the split's average odds, and see how far
-the raw scores of some training rows move,
+Each split is judged by what it decides: replace its routing by a coin flip with the split's average odds, and measure
+how far the raw scores of some training rows move,
 
     stake_i = mean over rows x of  P(x -> i) * |S(t_i) - mean S_i| * ||e_left - e_right||_1,
 
@@ -47,7 +47,7 @@ def shared_stakes(
 ) -> NDArray[np.float64]:
     """Stakes [m, 2^d - 1] shared among columns [n_columns] by the variance over rows of what each brings to t.
 
-    Variances are worked out twice: those of all splits and columns at once may not fit into memory.
+    Variances are computed twice: those of all splits and columns at once may not fit into memory.
     """
     centred = x - x.mean(axis=0, dtype=np.float64)
 

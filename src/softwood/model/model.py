@@ -33,16 +33,17 @@ class Model:
     members : list of ModelMember
     head : Head
     history : dict of str to list
-        One entry a member and epoch: "member", "epoch", "train_loss", ...; `pandas.DataFrame(history)` is a tidy table.
+        One entry per member and epoch: "member", "epoch", "train_loss", ...; `pandas.DataFrame(history)` is a tidy
+        table.
     has_column_names : bool
         Whether the training table named its columns.
     estimator : dict
         "class" and "params" of the estimator that made the model.
     importance_rows : ndarray [n, q], optional
-        Some training rows of the base matrix, from which `importances` is computed when first asked for. Neither a
-        file nor a pickle holds them.
+        Some training rows of the base matrix, from which `importances` is computed on first use. They are neither
+        saved nor pickled.
     target_name : str, optional
-        What the predictions are of, where that is known; for people.
+        Name of the target, if known; for display.
     """
 
     preprocessor: Preprocessor
@@ -89,7 +90,7 @@ class Model:
 
     @cached_property
     def program(self) -> Program:
-        """What prediction computes, as plain data; see `softwood.model.program`. Made once, when first asked for."""
+        """What prediction computes, as plain data; see `softwood.model.program`. Made once, on first use."""
         return lower(self)
 
     @cached_property
