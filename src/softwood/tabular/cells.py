@@ -182,7 +182,7 @@ def _series_numbers(series: Any) -> np.ndarray:
     if dtype.is_integer():  # Arrow refuses to round those beyond 2^53
         if series.null_count() == 0:
             return series.to_numpy().astype(np.float64)
-        return np.array([np.nan if value is None else float(value) for value in series.to_list()])
+        return np.array([np.nan if is_missing(value) else float(value) for value in series.to_list()])
     return np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
 
 
