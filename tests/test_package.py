@@ -56,7 +56,7 @@ TYPED = {
     "reveal_type(softwood.TreeEnsembleClassifier())": '"softwood.estimators.TreeEnsembleClassifier"',
     "reveal_type(softwood.TreeEnsembleRegressor().fit([[1.0]], [1.0]))": '"softwood.estimators.TreeEnsembleRegressor"',
     "reveal_type(softwood.TreeEnsembleRegressor().predict([[1.0]]))": '"numpy.ndarray[',
-    "reveal_type(softwood.TreeEnsembleClassifier().n_trees)": '"int"',
+    "reveal_type(softwood.TreeEnsembleClassifier().depth)": '"int"',
     "reveal_type(softwood.TreeEnsembleClassifier().patience)": '"int | Literal[',
     'reveal_type(softwood.load("m.safetensors"))': (
         '"softwood.estimators.TreeEnsembleClassifier | softwood.estimators.TreeEnsembleRegressor"'
