@@ -219,8 +219,10 @@ def learner(name: str, X: Any) -> Any:
     if name == "catboost":
         import catboost
 
-        dtypes = {} if not isinstance(X, pd.DataFrame) else X.dtypes.to_dict()
-        texts = [column for column, dtype in dtypes.items() if str(dtype) in ("object", "category", "str", "string")]
+        texts = []
+        if hasattr(X, "columns") and not hasattr(X, "column_names"):  # pandas and polars
+            is_text = {name: any(isinstance(cell, str) for cell in list(X[name])) for name in X.columns}
+            texts = [name for name in X.columns if is_text[name] or str(X[name].dtype) == "category"]
         options = {"iterations": 20, "thread_count": 1, "verbose": False, "allow_writing_files": False}
         return catboost.CatBoostClassifier(**options, cat_features=texts or None)
     from sklearn.ensemble import HistGradientBoostingClassifier
