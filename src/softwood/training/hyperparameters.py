@@ -179,6 +179,13 @@ class Hyperparameters:
     warm_start: bool = declare(
         False, "Let `fit` continue from the present model instead of starting anew.", on_command_line=False
     )
+    monotonic_cst: Annotated[Any, Unchecked("dict, array of int or None")] = declare(
+        None,
+        "Columns that predictions must rise (1) or fall (-1) with.",
+        details="By name, or one number per column; 0 is no constraint. It holds for the whole model and all values "
+        "that are not missing. Not for more than two classes.",
+        on_command_line=False,
+    )
     eval_metric: Annotated[Any, Unchecked("str, callable or None")] = declare(
         None,
         "Metric that decides the best epoch, instead of the loss.",
