@@ -113,3 +113,9 @@ def test_what_cannot_keep_constraints_refuses_them():
     model = TreeEnsembleRegressor(monotonic_cst=[1, 0, 0, 0], warm_start=True, **SETTINGS).fit(X, Y)
     with pytest.raises(ValueError, match="monotonic_cst cannot be combined with warm_start"):
         model.fit(X, Y)
+
+
+def test_compressed_models_keep_the_constraint():
+    model = TreeEnsembleRegressor(monotonic_cst=[1, -1, 0, 1], **SETTINGS).fit(X, Y).compress(X, max_parameters=3000)
+    assert steps(model, 0).min() > -1e-5
+    assert steps(model, 1).max() < 1e-5
