@@ -227,7 +227,8 @@ def _category(j: int, summary: Summary) -> LookupColumn | None:
 
 
 def _column(j: int, knots: NDArray[np.float32], n_entries: int, n_levels: int, *basis: np.ndarray) -> LookupColumn:
-    return LookupColumn(j, knots, n_entries, n_levels, *(array.astype(np.float32) for array in basis))
+    ramp_scale, ramp_mean, linear, level_scale, level_mean = (array.astype(np.float32) for array in basis)
+    return LookupColumn(j, knots, n_entries, n_levels, ramp_scale, ramp_mean, linear, level_scale, level_mean)
 
 
 def _at_rows(at_knots: np.ndarray, ramps: np.ndarray) -> np.ndarray:
