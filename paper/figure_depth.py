@@ -3,7 +3,8 @@
 10 trees, gamma 1, batches of 256, learning rate 0.1, all 50 epochs: the paper's setting, and nothing is scaled up. Here
 float32, one thread, in processor time (which on an idle machine is the time that passes). The first two are trained by
 this library's native trainer; dense PyTorch trains the smooth-step trees as matrix products with fused Adam, which the
-paper does not have.
+paper does not have. Smooth-step is timed with this library's optimiser, which updates only what a batch reached where
+that is less than half, and with Adam on all weights, as Keras has it.
 
     python -m paper.figure_depth --contenders smooth_step logistic      # about 4 minutes
     python -m paper.figure_depth --stop-after 90                        # in slices: the same command goes on
@@ -30,7 +31,12 @@ from softwood.training import Loss, MemberData, Samples, TrainingConfig, fit_mem
 NAME = "figure_depth"
 SETS = ("breast-cancer-wisconsin", "churn", "satimage")
 DEPTHS = (2, 4, 6, 8, 10)
-CONTENDERS = {"smooth_step": "smooth-step", "logistic": "logistic", "dense": "dense PyTorch"}
+CONTENDERS = {
+    "smooth_step": "smooth-step",
+    "smooth_step_adam": "smooth-step, dense Adam",
+    "logistic": "logistic",
+    "dense": "dense PyTorch",
+}
 N_TREES, BATCH_SIZE, LEARNING_RATE, N_EPOCHS = 10, 256, 0.1, 50
 N_REPETITIONS = 5
 SETTINGS = {
@@ -44,8 +50,9 @@ SETTINGS = {
 }
 
 
-def train_native(data: Split, depth: int, activation: Any, seed: int) -> Record:
+def train_native(data: Split, depth: int, contender: str, seed: int) -> Record:
     """Time of all epochs of the native trainer."""
+    activation: Any = "logistic" if contender == "logistic" else "smooth_step"
     config = TrainingConfig(
         Loss("cross_entropy", n_classes=int(data.y_train.max()) + 1),
         n_trees=N_TREES,
@@ -59,6 +66,7 @@ def train_native(data: Split, depth: int, activation: Any, seed: int) -> Record:
         batch_size=BATCH_SIZE,
         max_epochs=N_EPOCHS,
         patience=None,
+        optimizer="adam" if contender == "smooth_step_adam" else "auto",
     )
     member = MemberData(Samples(np.ascontiguousarray(data.X_train, dtype=np.float32), data.y_train), seed=seed)
     started = time.process_time()
@@ -139,9 +147,10 @@ def section(results: Path, pictures: Path) -> str:
         for depth in DEPTHS:
             times = {key: seconds_of(units, name, depth, key) for key in CONTENDERS}
             cells = [_time_cell(times[key]) for key in CONTENDERS]
-            ratios = [_ratio_cell(times[rival], times["smooth_step"]) for rival in ("logistic", "dense")]
-            rows.append([name, str(depth), *cells, *ratios])
-    head = ["set", "depth", *CONTENDERS.values(), "logistic / smooth-step", "dense / smooth-step"]
+            ratios = [_ratio_cell(times["logistic"], times[ours]) for ours in ("smooth_step", "smooth_step_adam")]
+            rows.append([name, str(depth), *cells, *ratios, _ratio_cell(times["dense"], times["smooth_step"])])
+    head = ["set", "depth", *CONTENDERS.values()]
+    head += ["logistic / smooth-step", "the same with dense Adam", "dense PyTorch / smooth-step"]
     return (
         f"![Time against depth]({pictures.name}/{NAME}.png)\n\nProcessor seconds of {N_EPOCHS} epochs, one thread, "
         f"mean ± standard error over {N_REPETITIONS} repetitions, or as many as stand in brackets; ratios of means. "
@@ -158,13 +167,13 @@ def claims(results: Path) -> list[Claim]:
     )
     ratios, n_least = {}, N_REPETITIONS
     for name in SETS:
-        logistic, smooth = (seconds_of(units, name, depth, key) for key in ("logistic", "smooth_step"))
+        logistic, smooth = (seconds_of(units, name, depth, key) for key in ("logistic", "smooth_step_adam"))
         if logistic and smooth:
             ratios[name] = float(np.mean(logistic) / np.mean(smooth))
             n_least = min(n_least, len(logistic), len(smooth))
     if not ratios:
         return [Claim(text, "section 4.1, figure 3")]
-    words = "; ".join(f"{name} {ratio:.0f} times" for name, ratio in ratios.items())
+    words = "with Adam on all weights: " + "; ".join(f"{name} {ratio:.0f} times" for name, ratio in ratios.items())
     protocol = (
         "exact, one thread" if n_least >= N_REPETITIONS else f"{n_least} of {N_REPETITIONS} repetitions, one thread"
     )

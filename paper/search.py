@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
+from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold, train_test_split
 
 from paper.datasets import Split
@@ -67,8 +68,17 @@ def auc(y: NDArray[np.int64], probability: NDArray[np.float64]) -> float:
     0.75
     """
     if probability.shape[1] == 2:
-        return float(roc_auc_score(y, probability[:, 1]))
-    return float(np.mean([roc_auc_score(y == c, probability[:, c]) for c in np.unique(y)]))
+        return _rank_auc(y == 1, probability[:, 1])
+    return float(np.mean([_rank_auc(y == c, probability[:, c]) for c in np.unique(y)]))
+
+
+def _rank_auc(positive: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
+    """The same as scikit-learn's `roc_auc_score`, whose checks take longer than many a fit here."""
+    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
+    if not n_positive or not n_negative:
+        raise ValueError(f"AUC needs rows of both kinds; got {n_positive} positive and {n_negative} negative ones.")
+    ranks = rankdata(score)[positive].sum()
+    return float((ranks - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
 
 
 def fit_and_score(learner: Learner, params: Params, split: Split, *, seed: int, threads: int) -> tuple[float, Any]:
@@ -124,13 +134,16 @@ def tune(learner: Learner, name: Name, split: Split, *, rounds: int, threads: in
     trials = [dict(trial) for trial in saved.get("trials", [])] if saved.get("rows") == n_rows else []
     cross = StratifiedKFold(N_FOLDS, shuffle=True, random_state=name.fold_seed)
     parts = [_inner(split, *fold) for fold in cross.split(split.X_train, split.y_train)]
+    known = {_identity(trial["params"]): trial["auc"] for trial in trials}
     while len(trials) < rounds:
         params = _next_params(learner, name, trials)
-        scores = [
-            fit_and_score(learner, params, part, seed=name.seed("fold", i), threads=threads)[0]
-            for i, part in enumerate(parts)
-        ]
-        trials.append({"params": params, "auc": float(np.mean(scores))})
+        if _identity(params) not in known:  # what was drawn before scores the same, as seeds do not depend on the round
+            scores = [
+                fit_and_score(learner, params, part, seed=name.seed("fold", i), threads=threads)[0]
+                for i, part in enumerate(parts)
+            ]
+            known[_identity(params)] = float(np.mean(scores))
+        trials.append({"params": params, "auc": known[_identity(params)]})
         save({"rows": n_rows, "trials": trials})
     scores = [trial["auc"] for trial in trials[:rounds]]
     best = int(np.argmax(scores))
@@ -150,6 +163,11 @@ def _next_params(learner: Learner, name: Name, trials: list[Record]) -> Params:
         study.add_trial(optuna.create_trial(params=trial["params"], distributions=learner.space, value=trial["auc"]))
     params = study.ask(fixed_distributions=learner.space).params
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in params.items()}
+
+
+def _identity(params: Params) -> str:
+    """The same for parameters that make the same classifier."""
+    return json.dumps(used(params), sort_keys=True)
 
 
 def _inner(split: Split, training: NDArray[np.int64], test: NDArray[np.int64]) -> Split:

@@ -158,7 +158,8 @@ def _cells(pair: tuple[list[float], list[float]] | None) -> list[str]:
     for i, values in enumerate(pair):
         mean, error = mean_and_error(values)
         few = f" ({len(values)})" if len(values) < N_SPLITS else ""
-        cells.append(f"{mean:.3f}{'*' if star and i == better else ''} ± {error:.4f}{few}")
+        spread = "" if np.isnan(error) else f" ± {error:.4f}"
+        cells.append(f"{mean:.3f}{'*' if star and i == better else ''}{spread}{few}")
     return cells
 
 

@@ -6,18 +6,30 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from paper import auc_report, collect, datasets, published, run, table_activations, table_auc, table_images, verify
+from paper import (
+    auc_report,
+    collect,
+    datasets,
+    figure_trees,
+    published,
+    run,
+    table_activations,
+    table_auc,
+    table_images,
+    verify,
+)
 from paper.figure_trees import compare, count_parameters, matching_depth
 from paper.learners import LEARNERS, declared_space
 from paper.render import render
 from paper.runner import Store, Unit, commit, run_units
-from paper.search import EXACT, N_STARTUP, Name, _next_params, settings_of, tune
+from paper.search import EXACT, N_STARTUP, Name, _next_params, auc, settings_of, tune
 
 pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[1]
@@ -202,6 +214,32 @@ def test_search_does_not_repeat_saved_rounds(data: Path) -> None:
     assert tune(learner, name, split, rounds=1, threads=1, saved=other_rows, save=saves.append).auc <= 1
 
 
+def test_auc_is_scikit_learns() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(0)
+    y, probability = rng.integers(3, size=50), rng.integers(8, size=(50, 3)) / 8.0  # with ties
+    expected = np.mean([roc_auc_score(y == c, probability[:, c]) for c in range(3)])
+    assert auc(y, probability) == pytest.approx(expected, abs=1e-15)
+    with pytest.raises(ValueError, match="AUC needs rows of both kinds; got 0 positive and 2 negative ones"):
+        auc(np.zeros(2, dtype=int), np.full((2, 2), 0.5))
+
+
+def test_parameters_that_were_drawn_before_are_not_fitted_again(data: Path) -> None:
+    split, name = datasets.split_table(data, "pima", 0), Name("pima", "cart", 0)
+    made: list[int] = []
+
+    def make(params: dict, seed: int, threads: int) -> object:
+        made.append(params["max_depth"])
+        return LEARNERS["cart"].make(params, seed, threads)
+
+    saves: list[dict] = []
+    tune(replace(LEARNERS["cart"], make=make), name, split, rounds=20, threads=1, saved={}, save=saves.append)
+    drawn_depths = [trial["params"]["max_depth"] for trial in saves[-1]["trials"]]
+    assert len(drawn_depths) == 20 > len(set(drawn_depths))
+    assert made == [depth for depth in dict.fromkeys(drawn_depths) for _ in range(5)]
+
+
 def drawn(name: Name, n_rounds: int = 4) -> list[dict]:
     """Points that a search draws if every one of them is as good as any other."""
     learner, trials = LEARNERS[name.learner], []
@@ -359,7 +397,34 @@ def test_missing_data_are_named(tmp_path: Path) -> None:
         datasets.read_table(tmp_path, "pima")
 
 
-# Figure 4 and table 3 -----------------------------------------------------------------------------------------------
+# Table 1, figure 4 and table 3 --------------------------------------------------------------------------------------
+
+
+def test_activations_and_numbers_of_trees_from_search_to_report(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real runs of two rounds; figure 4 takes up what table 2 has tuned."""
+    monkeypatch.setattr(figure_trees, "TEL_TREES", (1, 3))
+    monkeypatch.setattr(figure_trees, "XGBOOST_TREES", (1, 5))
+    common = arguments(data, tmp_path, 2)[: arguments(data, tmp_path, 2).index("--sets")]
+    assert figure_trees.main(common)
+    assert not read(tmp_path, "figure_trees").units  # nothing is tuned yet
+    table_auc.main([*common, "--sets", "pima", "--learners", "tel_paper", "tel_softwood"])
+    assert figure_trees.main(common)
+    done = read(tmp_path, "figure_trees").units
+    assert sorted(done) == [f"pima/split 0/{key}" for key in ("tel_paper", "tel_softwood", "xgboost")]
+    assert done["pima/split 0/xgboost"]["result"]["trees"] == [1, 5]
+    table_activations.main([*common, "--sets", "ecoli", "--recipes", "paper", "softwood"])
+    collect.collect(tmp_path, tmp_path / "units")
+    report = render(tmp_path, tmp_path).read_text()
+    sizes = done["pima/split 0/tel_paper"]["result"]
+    assert report.count("| pima | TEL (paper) | 1 | ") == report.count("| pima | TEL (softwood) | 1 | ") == 3
+    assert any(f"{size:,}" in report for size in sizes["trainable"])
+    assert "TEL (softwood): smooth-step against logistic on 1 sets:" in report
+    units = read(tmp_path, "table_activations").units
+    mean = units["ecoli/split 0/softwood/logistic"]["result"]["auc"]
+    assert f"| {mean:.3f} ± nan (1) |" not in report
+    assert f"| {mean:.3f} (1) |" in report
 
 
 def test_parameters_are_counted_as_they_are_trained_and_stored(data: Path) -> None:

@@ -26,7 +26,9 @@ from softwood.model.model import Model
 from softwood.model.predictor import Predictor
 from softwood.ops import get_num_threads
 from softwood.tabular.compress import Compression, Limits, compare, compress_model
+from softwood.tabular.features import LOOKUP
 from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on_piece
+from softwood.tabular.monotone import monotone_signs
 from softwood.tabular.table import Table, read_table, resolve_columns, resolve_kinds
 from softwood.tabular.target import (
     Problem,
@@ -332,7 +334,10 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         base = self.model_.preprocessor.read(table)
         limits = Limits(max_parameters, max_loss)
         threads = _n_threads_for(self.n_jobs)
-        best, tried, held_out = compress_model(self.model_, base, limits, seed=self._seed(), n_threads=threads)
+        signs = monotone_signs(self.monotonic_cst, self.model_.preprocessor, self.model_.head.task, (LOOKUP,))
+        best, tried, held_out = compress_model(
+            self.model_, base, limits, seed=self._seed(), n_threads=threads, signs=signs
+        )
         small = copy.copy(self)
         small._pieces = None
         small._keep(best.model)

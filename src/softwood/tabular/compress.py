@@ -12,7 +12,7 @@ import copy
 import os
 import tempfile
 import timeit
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -147,7 +147,13 @@ class Student:
 
 
 def compress_model(
-    model: Model, base: NDArray[np.float32], limits: Limits, *, seed: int, n_threads: int | None = None
+    model: Model,
+    base: NDArray[np.float32],
+    limits: Limits,
+    *,
+    seed: int,
+    n_threads: int | None = None,
+    signs: Mapping[int, int] | None = None,
 ) -> tuple[Student, list[Student], NDArray[np.int64]]:
     """Teach students of rising size until one keeps to the limits.
 
@@ -161,12 +167,14 @@ def compress_model(
     limits : Limits
     seed : int
     n_threads : int, optional
+    signs : mapping, optional
+        Base columns that students must rise or fall with, as in `softwood.tabular.lookups.fit_lookups`.
     """
     limits.check()
     lesson = _prepare(model, base, seed, n_threads)
     tried: list[Student] = []
     for n_trees, gamma, n_bins in _sizes(limits):
-        student = _teach(model, lesson, n_trees, gamma, n_bins, seed, n_threads)
+        student = _teach(model, lesson, n_trees, gamma, n_bins, seed, n_threads, signs)
         if limits.max_parameters is not None and student.n_parameters > limits.max_parameters:
             break
         tried.append(student)
@@ -255,12 +263,19 @@ def _lesson_scores(head: Head, scores: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def _teach(
-    model: Model, lesson: _Lesson, n_trees: int, gamma: float, n_bins: int, seed: int, n_threads: int | None
+    model: Model,
+    lesson: _Lesson,
+    n_trees: int,
+    gamma: float,
+    n_bins: int,
+    seed: int,
+    n_threads: int | None,
+    signs: Mapping[int, int] | None,
 ) -> Student:
     preprocessor = copy.copy(model.preprocessor)
     n = len(lesson.base)
     lookups = preprocessor.learn_encodings(
-        lesson.base, names=(LOOKUP,), n_bins=n_bins, rows=np.arange(n), weight=np.ones(n)
+        lesson.base, names=(LOOKUP,), n_bins=n_bins, rows=np.arange(n), weight=np.ones(n), signs=signs
     )
     if lookups is None:
         raise ValueError("compress needs a column of X with two values at least; got none.")

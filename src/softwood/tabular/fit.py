@@ -24,6 +24,7 @@ from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.evaluation import join_evaluation_sets, make_judge
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP
 from softwood.tabular.lookups import Lookups
+from softwood.tabular.monotone import monotone_signs, refuse_monotone
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
 from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, rules
@@ -131,12 +132,16 @@ def train(
     facts = _facts(problem, len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
     if previous is not None:
+        refuse_monotone(params["monotonic_cst"], "warm_start")
         params = _grown(params, given, previous)
     encodings, lookups = _encodings(params, previous), None
     if previous is None:
         preprocessor.learn_targets(base, problem.target_columns(), rows)
         names = tuple(dict.fromkeys(encodings))
-        lookups = preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
+        signs = monotone_signs(params["monotonic_cst"], preprocessor, problem.task, encodings)
+        lookups = preprocessor.learn_encodings(
+            base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight, signs=signs
+        )
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
     y = problem.scaled_y(head)
     data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)), problem.score_offset(head))
@@ -257,6 +262,7 @@ def train_on_piece(
 
     The first piece decides the preprocessing. Memory is in proportion to the piece.
     """
+    refuse_monotone(params["monotonic_cst"], "partial_fit")
     rng = np.random.default_rng(run.seed)
     rows = np.flatnonzero(problem.weight)
     params = resolve_auto(params, _facts(problem, len(rows), table.n_columns))

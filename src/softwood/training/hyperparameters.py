@@ -69,14 +69,7 @@ class Hyperparameters:
         "normalisation, splits that are linear in all columns as they are, without biases, L1 penalty or decay, at a "
         "constant learning rate, and the last epoch. Parameters that it fixes must stay at their defaults.",
     )
-    n_trees: Count | Auto = declare(
-        "auto",
-        "Number of trees in each member.",
-        details='"auto" is 64, or 128 from 10,000 rows on.',
-        aliases=("--trees",),
-        search=SearchRange(1, 100),
-        auto=rules.n_trees,
-    )
+    n_trees: Count = declare(64, "Number of trees in each member.", aliases=("--trees",), search=SearchRange(1, 100))
     depth: Depth = declare(4, "Depth of each tree.", search=SearchRange(2, 8))
     gamma: Positive = declare(
         1.0,
@@ -193,6 +186,13 @@ class Hyperparameters:
     )
     warm_start: bool = declare(
         False, "Let `fit` continue from the present model instead of starting anew.", on_command_line=False
+    )
+    monotonic_cst: Annotated[Any, Unchecked("dict, array of int or None")] = declare(
+        None,
+        "Columns that predictions must rise (1) or fall (-1) with.",
+        details="By name, or one number per column; 0 is no constraint. It holds for the whole model and all values "
+        "that are not missing. Not for more than two classes.",
+        on_command_line=False,
     )
     eval_metric: Annotated[Any, Unchecked("str, callable or None")] = declare(
         None,

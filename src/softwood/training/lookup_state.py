@@ -69,6 +69,9 @@ class LookupState(MemberState):
             "split_bias": np.zeros((shape.n_blocks, _LANES), dtype=np.float32),
             "leaf_weight": uniform(shape.n_leaf_blocks, n_outputs, _LANES),
         }
+        signs = np.array([column.monotone_sign for column in self.lookups.columns])[chosen]
+        if signs.any():
+            _start_monotone(parameters, np.repeat(signs.ravel(), sizes.ravel()), shape)
         arrays = {name: aligned_copy(array) for name, array in with_moments(parameters, config.ema).items()}
         arrays["table.second_moment"][~mask] = np.inf  # freezes them: see Parameter in the core
         if config.ema:
@@ -138,11 +141,25 @@ class LookupState(MemberState):
         return weight, bias, mask
 
 
+def _start_monotone(parameters: dict[str, FloatArray], row_signs: npt.NDArray[np.int64], shape: BlockShape) -> None:
+    """Give weights of monotone columns the sign that they must have, and order leaves; see lookup_monotone.h."""
+    signs = row_signs[:, None]
+    table = parameters["table"]
+    parameters["table"] = np.where(signs == 0, table, -signs * np.abs(table)).astype(np.float32)
+    leaves = parameters["leaf_weight"]
+    k = leaves.shape[1]
+    by_tree = np.moveaxis(leaves.reshape(shape.n_trees, -1, k, _LANES), 2, 1).reshape(shape.n_trees, k, -1)
+    ordered = np.sort(by_tree, axis=2).reshape(shape.n_trees, k, -1, _LANES)
+    parameters["leaf_weight"] = np.moveaxis(ordered, 1, 2).reshape(leaves.shape)
+
+
 def _slopes(column: Any, values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Weights [features of the column, 16] and constant [16] that give the values [n_entries, 16] of its entries."""
     if len(column.knots):
         n_ramps = len(column.knots) - 1
         slopes = np.diff(values[: n_ramps + 1], axis=0)
+        if column.monotone_sign:  # rounding of the values must not turn one
+            slopes = -column.monotone_sign * np.maximum(-column.monotone_sign * slopes, 0)
         constant = values[0] + column.ramp_mean[:n_ramps].astype(np.float64) @ slopes
         if column.level_scale[-1] > 0:
             slopes = np.vstack([slopes, values[-1] - constant])
