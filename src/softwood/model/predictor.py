@@ -64,6 +64,7 @@ class Predictor:
             program.n_scores,
             [_native_base_column(column) for column in program.base],
             [encoding.arrays() for encoding in program.encodings.values()],
+            [],
             [_native_member(member, names.index(member.encoding)) for member in program.members],
             _native_head(program.head),
         )
