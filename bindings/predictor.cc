@@ -106,7 +106,7 @@ void check_tables(const LookupEnsemble& ensemble, const std::vector<LookupInput>
       total += largest;
       done += n_entries;
     }
-    require(total < (1 << 18), "the values of a split are too large");
+    require(total < (1 << 16), "the values of a split are too large");
   }
   require(ensemble.table_begin[ensemble.n_trees * ensemble.n_splits()] == n_tables && done == n_values,
           "tables must have a value per entry");

@@ -52,7 +52,7 @@ struct LookupInput {
 
   std::int64_t n_entries() const { return static_cast<std::int64_t>(knots.empty() ? n_codes : knots.size()) + 1; }
 };
-inline constexpr float kOneFraction = 4096;
+inline constexpr float kOneFraction = 16384;
 
 // Trees whose splits are sums of tables, one value per entry of a column, times a step:
 //   t = bias + step * sum over the split's tables of (1 - f) V[e] + f V[e + 1].
@@ -62,7 +62,7 @@ struct LookupEnsemble {
   int depth;
   const std::int64_t* table_begin;   // [m (2^d - 1) + 1]
   const std::int32_t* table_column;  // [tables]; the columns of one split differ
-  const std::int16_t* values;        // those of all tables; for each split, the sum of the largest is below 2^18
+  const std::int16_t* values;        // those of all tables; for each split, the sum of the largest is below 2^16
   const float* split_bias;           // [m, 2^d - 1]
   const float* leaf_weight;          // [m, 2^d, k]
   Activation activation;
