@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 
 def test_train_writes_a_model_and_the_story_of_the_run(folder):
-    story = json.loads((folder / "model.json").read_text())
+    story = json.loads((folder / "model.run.json").read_text())
     assert story["task"] == "classification"
     assert story["rows"] == {"training": 160, "test": 40}
     assert story["columns"]["since"] == "datetime"
@@ -60,7 +60,7 @@ def test_people_get_a_table_of_figures_and_the_files(capsys, tmp_path):
     assert code == 0
     assert "classification of 'species': 120 rows to learn from, 30 held out" in printed
     assert "balanced accuracy" in printed
-    assert str(tmp_path / "iris.json") in printed
+    assert str(tmp_path / "iris.run.json") in printed
     assert "\x1b" not in printed  # no colours in a pipe
     assert re.search(r"epoch 1/15: loss \S+, validation loss \S+, accuracy 0\.\d+, \S+ reachable leaves", progress)
 
@@ -220,16 +220,16 @@ def test_ctrl_c_keeps_the_best_epoch(tmp_path):
     assert code == 130
     assert re.search(r"^note: Interrupted after \d+ epochs: the best of them is kept\.", said, re.MULTILINE)
     assert "Traceback" not in said
-    assert sorted(os.listdir(tmp_path)) == ["m.json", "m.safetensors"]
-    assert json.loads((tmp_path / "m.json").read_text())["interrupted"] is True
+    assert sorted(os.listdir(tmp_path)) == ["m.run.json", "m.safetensors"]
+    assert json.loads((tmp_path / "m.run.json").read_text())["interrupted"] is True
     assert softwood.load(tmp_path / "m.safetensors").model_.head.task == "multiclass"
 
 
 def test_ctrl_c_in_the_first_epoch_leaves_no_file(tmp_path):
     """The signal comes while the first batches are trained on: there is nothing worth keeping."""
     begin = (
-        "import softwood.cli.commands as commands, sys; fit = commands._fit; "
-        "commands._fit = lambda *a: (print('begin', file=sys.stderr, flush=True), fit(*a))[1]; "
+        "import softwood.cli.training as training, sys; fit = training._fit; "
+        "training._fit = lambda *a: (print('begin', file=sys.stderr, flush=True), fit(*a))[1]; "
     )
     arguments = ["--members", "1", "--trees", "400", "--depth", "9", "--batch-size", "1", "-o", "m.safetensors"]
     code, said = interrupt_after("begin", ["train", "digits", *arguments], tmp_path, then=begin)

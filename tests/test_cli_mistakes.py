@@ -373,3 +373,39 @@ def test_a_missing_extra_is_named():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr == "error: The softwood command needs typer: pip install 'softwood[cli]'\n"
+
+
+# Inputs are never overwritten ----------------------------------------------------------------------------------------
+
+
+def test_no_command_writes_over_what_it_reads(folder, capsys, tmp_path):
+    for name in ("data.csv", "model.safetensors"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    data, model = tmp_path / "data.csv", tmp_path / "model.safetensors"
+    (tmp_path / "best.run.json").write_text('{"depth": 2}')
+    (tmp_path / "m-test.csv").write_bytes(data.read_bytes())
+    (tmp_path / "link.csv").symlink_to(data)
+    os.link(model, tmp_path / "picture.png")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    target = ["-t", "will they leave?"]
+    commands = {
+        "data.csv is the table": ["predict", model, data, "-o", data],
+        "link.csv is the table": ["predict", model, data, "-o", tmp_path / "link.csv"],
+        "best.run.json is the file of parameters": [
+            "train", data, *target, "--params", tmp_path / "best.run.json", "-o", tmp_path / "best.safetensors"
+        ],
+        "m-test.csv is the table": ["train", tmp_path / "m-test.csv", *target, "-o", tmp_path / "m.safetensors"],
+        "picture.png is the model": ["plot", "history", model, "-o", tmp_path / "picture.png"],
+    }  # fmt: skip
+    for says, command in commands.items():
+        said = complaint(capsys, *command)
+        assert f"{says} that this command reads, and would be overwritten. Name another file with --out." in said
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_best_parameters_survive_a_model_of_the_same_name(capsys, tmp_path):
+    (tmp_path / "best.json").write_text('{"depth": 2, "n_trees": 2, "n_members": 1, "max_epochs": 1}')
+    command = ["train", "iris", "--params", tmp_path / "best.json", "-o", tmp_path / "best.safetensors", "--json"]
+    assert ask(capsys, *command)[0] == 0
+    assert json.loads((tmp_path / "best.json").read_text())["n_trees"] == 2
+    assert sorted(os.listdir(tmp_path)) == ["best.json", "best.run.json", "best.safetensors"]

@@ -17,9 +17,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import softwood
-from softwood.model.container import ModelFileError, write_whole
+from softwood.model.container import ModelFileError
 from softwood.model.model import Model
 from softwood.model.parts import Head
+from softwood.model.whole_file import write_whole
 from softwood.training.losses import Loss
 
 SMALL = {"n_members": 2, "n_trees": 4, "depth": 3, "max_epochs": 3, "random_state": 0}

@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from softwood.model.container import ModelFileError
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
 from softwood.model.predictor import Predictor
@@ -137,7 +138,15 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             return read_table(X, categorical=chosen) if chosen else table
         if getattr(X, "ndim", 2) == 2:  # other shapes are refused below
             validate_data(self, X, reset=False, skip_check_array=True)
-        return read_table(X, kinds=self.model_.preprocessor.kinds)
+        return self.model_.program.read(X)
+
+    def _checked(self, X: Any) -> Any:
+        """X with the columns of the fit, for a method of `model_`; an error if there is no model yet."""
+        if not hasattr(self, "model_"):
+            check_is_fitted(self, "model_")
+        if type(X) is np.ndarray and X.shape[1:] == (self.n_features_in_,) and not hasattr(self, "feature_names_in_"):
+            return X  # nothing to find, and scikit-learn's checks take longer than the prediction of a row
+        return self._read(X, reset=False)
 
     def _read_eval_set(self, eval_set: Any, table: Table) -> tuple[Table, Problem]:
         if isinstance(eval_set, list) and len(eval_set) == 1:
@@ -149,19 +158,19 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
                 f"got {type(eval_set).__name__}{length}."
             )
         X, y, weight = (*eval_set, None)[:3]
-        other = read_table(X, kinds=table.kinds)
+        other = read_table(X, kinds=table.kinds, names=table.names if hasattr(self, "feature_names_in_") else None)
         return other, self._problem(y, other.n_rows, weight, first=False)
 
     def _problem(self, y: Any, n_rows: int, sample_weight: Any, *, first: bool) -> Problem:
         raise NotImplementedError
 
     def _raw_scores(self, X: Any) -> NDArray[np.float64]:
-        check_is_fitted(self, "model_")
-        return self.model_.raw_scores(self._read(X, reset=False), n_threads=_n_threads_for(self.n_jobs))
+        table = self._checked(X)
+        return self.model_.raw_scores(table, n_threads=_n_threads_for(self.n_jobs))
 
     def _predictions(self, X: Any) -> np.ndarray:
-        check_is_fitted(self, "model_")
-        return self.model_.predict(self._read(X, reset=False), n_threads=_n_threads_for(self.n_jobs))
+        table = self._checked(X)
+        return self.model_.predict(table, n_threads=_n_threads_for(self.n_jobs))
 
     def predictor(self) -> Predictor:
         """Return the fitted model compiled for prediction, for servers; see `softwood.model.Predictor`."""
@@ -293,8 +302,8 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class [n, k]."""
-        check_is_fitted(self, "model_")
-        return self.model_.predict_proba(self._read(X, reset=False), n_threads=_n_threads_for(self.n_jobs))
+        table = self._checked(X)
+        return self.model_.predict_proba(table, n_threads=_n_threads_for(self.n_jobs))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row [n]."""
@@ -361,7 +370,12 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     kind = TreeEnsembleRegressor if model.head.task == "regression" else TreeEnsembleClassifier
     estimator = kind()
     saved = model.estimator.get("params", {})
-    estimator.set_params(**{name: saved[name] for name in estimator.get_params(deep=False) if name in saved})
+    params = {name: saved[name] for name in estimator.get_params(deep=False) if name in saved}
+    try:
+        check(params, declarations(kind))
+    except ValueError as error:
+        raise ModelFileError(f"{os.fspath(path)!r} is damaged: its parameter {error}") from None
+    estimator.set_params(**params)
     estimator.model_ = model
     estimator.n_features_in_ = model.n_columns
     if model.has_column_names:

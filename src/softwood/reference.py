@@ -72,7 +72,7 @@ def forward(
     x, w, o, b = _checked(x, split_weight, leaf_weight, split_bias, dtype)
     routing = _route(x, w, b, activation, gamma)
     n_splits = w.shape[1]
-    leaf_probability = _reach_probability(routing)[:, :, n_splits:]
+    leaf_probability = reach_probability(routing.left, routing.right)[:, :, n_splits:]
     trees = np.einsum("nml,mlk->nmk", leaf_probability, o)
     return trees.sum(axis=1) if sum_trees else trees
 
@@ -99,7 +99,7 @@ def backward(
     grad_output = check_grad_output(np.asarray(grad_output, dtype=dtype), len(x), o, sum_trees)
     routing = _route(x, w, b, activation, gamma)
     n_splits = w.shape[1]
-    probability = _reach_probability(routing)
+    probability = reach_probability(routing.left, routing.right)
     grad_tree = np.broadcast_to(grad_output[:, None], (len(x), *o.shape[::2])) if sum_trees else grad_output
 
     expected = np.zeros_like(probability)  # e_i of every node of the heap
@@ -151,11 +151,14 @@ def _checked(x: Any, split_weight: Any, leaf_weight: Any, split_bias: Any, dtype
 
 
 def _route(x: FloatArray, w: FloatArray, b: FloatArray | None, activation: str, gamma: float) -> Routing:
-    check_activation(activation)
-    g = w.dtype.type(check_gamma(gamma, w.dtype))
     t = np.einsum("np,mip->nmi", x, w)
-    if b is not None:
-        t = t + b
+    return route(t if b is None else t + b, activation, gamma)
+
+
+def route(t: FloatArray, activation: str, gamma: float) -> Routing:
+    """Where samples go at splits with the values t, an array of any shape."""
+    check_activation(activation)
+    g = t.dtype.type(check_gamma(gamma, t.dtype))
     if activation == "logistic":
         z = np.exp(-np.abs(t) / g)  # at most 1: no overflow
         larger, smaller = 1 / (1 + z), z / (1 + z)
@@ -163,7 +166,7 @@ def _route(x: FloatArray, w: FloatArray, b: FloatArray | None, activation: str, 
         everywhere = np.ones_like(t, dtype=bool)
         return Routing(left, right, left * right / g, everywhere, everywhere)
     goes_left, goes_right = t > -g / 2, t < g / 2
-    v = np.clip(t / g + w.dtype.type(0.5), 0, 1)  # 0 and 1 at the edges of the soft band
+    v = np.clip(t / g + t.dtype.type(0.5), 0, 1)  # 0 and 1 at the edges of the soft band
     u = 1 - v
     if activation == "smooth_step":
         left, right, slope = v**2 * (3 - 2 * v), u**2 * (3 - 2 * u), 6 * u * v / g
@@ -173,13 +176,13 @@ def _route(x: FloatArray, w: FloatArray, b: FloatArray | None, activation: str, 
     return Routing(left, right, slope, goes_left, goes_right)
 
 
-def _reach_probability(routing: Routing) -> FloatArray:
-    """P(x -> i) of every node of the heap, [n, m, 2^(d+1) - 1]."""
-    n, m, n_splits = routing.left.shape
-    probability = np.ones((n, m, 2 * n_splits + 1), dtype=routing.left.dtype)
+def reach_probability(left: FloatArray, right: FloatArray) -> FloatArray:
+    """P(x -> i) of every node of the heap, [..., 2^(d+1) - 1], from the probabilities of splits [..., 2^d - 1]."""
+    *rows, n_splits = left.shape
+    probability = np.ones((*rows, 2 * n_splits + 1), dtype=left.dtype)
     for level in _levels(n_splits):
-        probability[:, :, 2 * level + 1] = probability[:, :, level] * routing.left[:, :, level]
-        probability[:, :, 2 * level + 2] = probability[:, :, level] * routing.right[:, :, level]
+        probability[..., 2 * level + 1] = probability[..., level] * left[..., level]
+        probability[..., 2 * level + 2] = probability[..., level] * right[..., level]
     return probability
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,6 +94,29 @@ def require_place(out: Path, suffixes: Sequence[str] = ()) -> None:
         raise ValueError(f"The folder of {out} must be writable; it is not. Choose another with --out.")
     if suffixes and out.suffix.lower() not in suffixes:
         raise ValueError(f"The name of the file to write must end in {' or '.join(suffixes)}; got {str(out)!r}.")
+
+
+def require_apart(outputs: Iterable[Path], inputs: Mapping[str, str | Path | None]) -> None:
+    """Refuse to write over a file that the command reads; `inputs` has them by what they are."""
+    for out in outputs:
+        for what, path in inputs.items():
+            if path is not None and _is_same_file(out, path):
+                raise ValueError(
+                    f"{out} is the {what} that this command reads, and would be overwritten. "
+                    "Name another file with --out."
+                )
+
+
+def _is_same_file(a: str | Path, b: str | Path) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except OSError:  # one of them is not there yet
+        return os.path.realpath(a) == os.path.realpath(b)
+
+
+def run_file(model: Path) -> Path:
+    """Where `train` describes the run that made a model; no other command writes files of such names."""
+    return model.with_suffix(".run.json")
 
 
 def as_json_text(value: Any) -> str:

@@ -22,6 +22,7 @@ from softwood.cli.console import (
     open_known,
     print_notes,
     read_source,
+    require_apart,
     require_place,
 )
 from softwood.cli.task import class_labels, model_columns
@@ -92,6 +93,7 @@ def plot(
 
     out = out or Path(f"{picture.value}.png")
     require_place(out, PICTURES)
+    require_apart([out], {"table": source, "model": model})
     if picture is Picture.activations:
         print(pictures.save(pictures.plot_activations(), out))
         return
@@ -126,6 +128,7 @@ def report(
     from softwood.explain.report import write_report
 
     require_place(out, (".html", ".htm"))
+    require_apart([out], {"table": source, "model": model})
     estimator, test = open_known(model, source, target)
     print_notes(test.notes)
     write_report(out, estimator, test)

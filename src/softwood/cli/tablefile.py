@@ -7,13 +7,13 @@ remedy. Needs pyarrow, which the extra "cli" installs.
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
-import secrets
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +25,7 @@ except ImportError as error:
     raise ImportError("Reading table files needs pyarrow: pip install 'softwood[cli]'.") from error
 
 from softwood.cli.textformat import TableFileError, TextFormat, text_format
+from softwood.model.whole_file import whole_file
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _PARQUET = (".parquet", ".pq")
@@ -99,12 +100,9 @@ class BatchWriter:
         self.path = os.fspath(path)
         self.n_rows = 0
         self._writer: Any = None
-        self._stream: Any = None
-        self._temporary: str | None = None
-        if self.path != "-":
-            _format_of(self.path)  # refuse an unknown format before any work is done
-            folder, name = os.path.split(os.path.abspath(self.path))
-            self._temporary = os.path.join(folder, f".{secrets.token_hex(4)}.{name}")
+        self._opened = ExitStack()
+        # Refuse an unknown format before any work is done.
+        self._separator = "," if self.path == "-" else _format_of(self.path)
 
     def __enter__(self) -> BatchWriter:
         return self
@@ -112,40 +110,30 @@ class BatchWriter:
     def write(self, table: pa.Table) -> None:
         """Append a table; all have the same columns."""
         if self._writer is None:
-            self._open(table.schema)
+            self._writer = self._open(table.schema)
         self._writer.write_table(table)
         self.n_rows += table.num_rows
 
-    def _open(self, schema: pa.Schema) -> None:
-        separator = "," if self._temporary is None else _format_of(self.path)
-        if self._temporary is None:
-            self._stream = pa.PythonFile(sys.stdout.buffer, mode="w")
+    def _open(self, schema: pa.Schema) -> Any:
+        """Streams and writer, to be closed in the reverse order: the file last, which then takes its name."""
+        if self.path == "-":
+            file: Any = sys.stdout.buffer
         else:
-            compression = "gzip" if self.path.lower().endswith(".gz") else None
-            self._stream = pa.output_stream(self._temporary, compression=compression)
-        if separator is None:
-            self._writer = parquet.ParquetWriter(self._stream, schema)
-        else:
-            options = arrow_csv.WriteOptions(delimiter=separator, quoting_style="needed")
-            self._writer = arrow_csv.CSVWriter(self._stream, schema, write_options=options)
+            file = self._opened.enter_context(whole_file(self.path))
+            if self.path.lower().endswith(".gz"):
+                file = self._opened.enter_context(gzip.GzipFile("", "wb", fileobj=file))
+        stream = pa.PythonFile(file, mode="w")
+        if self._separator is None:
+            return self._opened.enter_context(parquet.ParquetWriter(stream, schema))
+        options = arrow_csv.WriteOptions(delimiter=self._separator, quoting_style="needed")
+        return self._opened.enter_context(arrow_csv.CSVWriter(stream, schema, write_options=options))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if self._writer is not None:
-                self._writer.close()
-            if self._temporary is None:
-                sys.stdout.flush()
-                return
-            if self._stream is not None:
-                self._stream.close()
-            if kind is None and self._writer is not None:
-                os.replace(self._temporary, self.path)
-        finally:  # gone already if it was renamed
-            if self._temporary is not None:
-                with suppress(FileNotFoundError):
-                    os.remove(self._temporary)
+        self._opened.__exit__(kind, error, trace)
+        if self.path == "-":
+            sys.stdout.flush()
 
 
 # Formats ------------------------------------------------------------------------------------------------------------

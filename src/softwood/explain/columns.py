@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood import ops
-from softwood.model.importance import left_probability
+from softwood import ops, reference
 from softwood.model.model import Model, model_of
-from softwood.tabular.table import read_table
 
 # Floats held at once while all nodes of a tree are walked for many rows.
 _MAX_FLOATS = 1 << 24
@@ -190,12 +188,8 @@ def _walk(model: Model, member: int, tree: int, x: np.ndarray) -> Iterator[tuple
     for first in range(0, len(x), block):
         rows = slice(first, min(first + block, len(x)))
         t = x[rows] @ w[tree].T + (0.0 if b is None else b[tree])
-        left = left_probability(t / trees.gamma, trees.activation)
-        reach = np.ones((len(t), 2 * n_splits + 1))
-        for i in range(n_splits):
-            reach[:, 2 * i + 1] = reach[:, i] * left[:, i]
-            reach[:, 2 * i + 2] = reach[:, i] * (1 - left[:, i])
-        yield rows, left, reach
+        routing = reference.route(t.astype(np.float64), trees.activation, trees.gamma)
+        yield rows, routing.left, reference.reach_probability(routing.left, routing.right)
 
 
 def shap_explanation(estimator: Any, X: Any, *, background: Any = None) -> Any:
@@ -210,7 +204,7 @@ def shap_explanation(estimator: Any, X: Any, *, background: Any = None) -> Any:
     found = column_contributions(estimator, X, background=background)
     values = found.values[:, :, 0] if found.values.shape[2] == 1 else found.values
     base = np.broadcast_to(found.base if found.values.shape[2] > 1 else found.base[0], (len(values), *values.shape[2:]))
-    table = read_table(X)
+    table = model_of(estimator).program.read(X)
     data = np.empty((table.n_rows, table.n_columns), dtype=object)
     for j, kind in enumerate(table.kinds):
         data[:, j] = table.labels(j) if kind == "category" else table.numbers(j)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softwood import reference
 from softwood.explain.split_rules import SplitRule, split_rule
 from softwood.explain.tree_view import check_tree
-from softwood.model.importance import left_probability
 from softwood.model.model import Model, model_of
-from softwood.tabular.table import read_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +108,7 @@ def decision_path(estimator: Any, X: Any, row: int = 0) -> DecisionPath:
 
 
 def _one_row(model: Model, X: Any, row: int) -> Any:
-    table = read_table(X, kinds=model.preprocessor.kinds)
+    table = model.program.read(X)
     if not 0 <= row < table.n_rows:
         raise ValueError(f"The row must be 0 to {table.n_rows - 1}, as the table has {table.n_rows}; got {row}.")
     return table.rows(row, row + 1)
@@ -126,9 +125,10 @@ def _tree_path(
         if i >= n_splits:
             leaves[i] = reach[i] * o[i - n_splits] / len(model.members)
             continue
-        t = float(w[i] @ x + (0.0 if b is None else b[i]))
-        left[i] = float(left_probability(np.array(t / trees.gamma), trees.activation))
-        for child, probability in ((2 * i + 1, left[i]), (2 * i + 2, 1 - left[i])):
+        t = np.array(w[i] @ x + (0.0 if b is None else b[i]), np.float64)
+        routing = reference.route(t, trees.activation, trees.gamma)
+        left[i] = float(routing.left)
+        for child, probability in ((2 * i + 1, left[i]), (2 * i + 2, float(routing.right))):
             if probability > 0:
                 reach[child] = reach[i] * probability
                 waiting.append(child)

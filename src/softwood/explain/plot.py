@@ -20,10 +20,10 @@ try:
 except ImportError as error:
     raise ImportError("softwood.explain.plot needs matplotlib: pip install 'softwood[plot]'.") from error
 
+from softwood import reference
 from softwood.explain import decision_path, importances, tree_traffic
 from softwood.explain.history import mean_history
 from softwood.explain.tree_view import TreeView, ViewNode, check_tree, tree_view
-from softwood.model.importance import left_probability
 from softwood.model.model import model_of
 
 __all__ = ["plot_activations", "plot_history", "plot_importances", "plot_row_path", "plot_tree", "save", "save_all"]
@@ -120,11 +120,10 @@ def plot_activations(ax: Any = None, *, gammas: tuple[float, ...] = (1.0, 3.0, 5
     ax = _axes(ax, 2.4)
     t = np.linspace(-5, 5, 801)
     for gamma, shade in zip(gammas, np.linspace(1.0, 0.35, len(gammas)), strict=True):
-        left = left_probability(t / gamma, "smooth_step")
+        left = reference.route(t, "smooth_step", gamma).left
         ax.plot(t, left, color=_COLOURS["positive"], alpha=shade, linewidth=1.3, label=f"smooth-step, γ = {gamma:g}")
-    ax.plot(
-        t, left_probability(t, "logistic"), color=_COLOURS["other"], linestyle="--", linewidth=1.3, label="logistic"
-    )
+    logistic = reference.route(t, "logistic", 1.0).left
+    ax.plot(t, logistic, color=_COLOURS["other"], linestyle="--", linewidth=1.3, label="logistic")
     _tidy(ax)
     ax.set_xlabel("t", fontsize=8)
     ax.set_ylabel("probability of going left", fontsize=8)
@@ -281,7 +280,7 @@ def save(ax: Any, path: str | os.PathLike[str]) -> Path:
     """Write the figure of an Axes to a file (.png, .pdf, .svg) that appears whole or not at all."""
     import io
 
-    from softwood.model.container import write_whole
+    from softwood.model.whole_file import write_whole
 
     suffix = Path(path).suffix.lower().lstrip(".") or "png"
     if suffix not in ("png", "pdf", "svg"):

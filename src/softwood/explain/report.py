@@ -20,9 +20,9 @@ from softwood.cli.task import LearningTask, class_labels
 from softwood.explain import column_contributions, decision_path, importances, tree_traffic
 from softwood.explain.history import mean_history
 from softwood.explain.tree_view import strongest_trees, tree_view
-from softwood.model.container import write_whole
 from softwood.model.model import Model
-from softwood.tabular.table import Table, read_table
+from softwood.model.whole_file import write_whole
+from softwood.tabular.table import Table
 
 N_TREES = 16
 N_ROWS = 24
@@ -117,7 +117,7 @@ def _history(model: Model) -> dict[str, list[Any]]:
 
 def _trees(model: Model, X: Any, trees: list[tuple[int, int]]) -> list[dict[str, Any]]:
     found = []
-    traffic = tree_traffic(model, read_table(X).rows(0, _N_TRAFFIC_ROWS), trees)
+    traffic = tree_traffic(model, model.program.read(X).rows(0, _N_TRAFFIC_ROWS), trees)
     for (member, tree), reach in zip(trees, traffic, strict=True):
         views = [
             tree_view(model, reach, member=member, tree=tree, output=k, max_depth=MAX_DEPTH)
@@ -142,7 +142,7 @@ def _trees(model: Model, X: Any, trees: list[tuple[int, int]]) -> list[dict[str,
 
 
 def _rows(model: Model, test: LearningTask, trees: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    table = read_table(test.features, kinds=model.preprocessor.kinds)
+    table = model.program.read(test.features)
     n = min(N_ROWS, table.n_rows)
     some = table.rows(0, n)
     shares = column_contributions(model, some, background=table.rows(0, _N_TRAFFIC_ROWS))

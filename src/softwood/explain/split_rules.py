@@ -19,6 +19,8 @@ from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit
 from softwood.tabular.features import Encoding, FeatureKind, feature_function
 
 _N_SHOWN = 4
+# Ends of the calendar, in seconds since 1970.
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800.0, 253_402_300_799.0
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -161,7 +163,9 @@ def _level(source: BaseColumn, start: float) -> str:
 
 
 def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d")
+    """A day of the calendar; thresholds may lie beyond the years 1 to 9999, which are its ends."""
+    held = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
+    return datetime.fromtimestamp(held, timezone.utc).strftime("%Y-%m-%d")
 
 
 def _number(source: BaseColumn, value: float) -> str:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from softwood.model.importance import N_ROWS, split_stakes
 from softwood.model.model import Model
-from softwood.tabular.table import read_table
 
 _N_FEATURES = 3
 
@@ -98,7 +97,7 @@ def tree_view(
 
 def strongest_trees(model: Model, X: Any) -> list[tuple[int, int]]:
     """(member, tree) of all trees, those first whose splits decide most over the first rows of X."""
-    inputs = model.inputs(read_table(X).rows(0, N_ROWS))
+    inputs = model.inputs(model.program.read(X).rows(0, N_ROWS))
     found = []
     for i, (member, folded) in enumerate(zip(model.members, model.folded, strict=True)):
         stakes = split_stakes(inputs[member.encoding], *folded, member.trees.activation, member.trees.gamma).sum(axis=1)

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from softwood.model.container import write_whole
 from softwood.model.model import model_of
+from softwood.model.whole_file import write_whole
 
 __all__ = ["ExportError", "export"]
 

@@ -7,18 +7,18 @@ describes what the model's JSON holds; `softwood.model.file` gives it meaning.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from softwood.model.whole_file import write_whole
+
 FORMAT = "softwood"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _REMEDY = "Name a file that softwood wrote: softwood train, or an estimator's save."
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
@@ -32,30 +32,6 @@ def write_container(path: str | os.PathLike[str], metadata: dict[str, Any], arra
     header = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "model": json.dumps(metadata, allow_nan=True)}
     contents = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata=header)
     write_whole(path, contents)
-
-
-def write_whole(path: str | os.PathLike[str], contents: bytes) -> None:
-    """Write a file so that a kill at any moment leaves the old one or the new one, whole."""
-    path = os.path.abspath(os.fspath(path))
-    if not os.path.isdir(os.path.dirname(path)):
-        raise FileNotFoundError(f"The folder of {path!r} must exist; it does not. Make it first.")
-    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
-        raise
-    with contextlib.suppress(OSError):  # a directory cannot be opened everywhere
-        folder = os.open(os.path.dirname(path), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def read_container(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+
+from softwood import reference
 
 if TYPE_CHECKING:
     from softwood.model.model import Model
@@ -78,25 +79,16 @@ def split_stakes(
         t = x @ split_weight[tree].T
         if split_bias is not None:
             t = t + split_bias[tree]
-        stakes[tree] = _tree_stakes(left_probability(t / gamma, activation), leaf_weight[tree])
+        routing = reference.route(t.astype(np.float64), activation, gamma)
+        stakes[tree] = _tree_stakes(routing.left, routing.right, leaf_weight[tree])
     return stakes
 
 
-def left_probability(t: np.ndarray, activation: str) -> np.ndarray:
-    """S(t) for a gamma of 1."""
-    if activation == "logistic":
-        return expit(t)
-    v = np.clip(t + 0.5, 0, 1)
-    return v**2 * (3 - 2 * v) if activation == "smooth_step" else v**3 * (10 - 15 * v + 6 * v**2)
-
-
-def _tree_stakes(left: np.ndarray, leaf_weight: np.ndarray) -> NDArray[np.float64]:
+def _tree_stakes(left: np.ndarray, right: np.ndarray, leaf_weight: np.ndarray) -> NDArray[np.float64]:
     """Stakes [2^d - 1] of one tree, from its routing probabilities [n, 2^d - 1] and leaves [2^d, k]."""
     n, n_splits = left.shape
-    reach = np.ones((n, n_splits))
-    for i in range(n_splits // 2):
-        reach[:, 2 * i + 1] = reach[:, i] * left[:, i]
-        reach[:, 2 * i + 2] = reach[:, i] * (1 - left[:, i])
+    parents = slice(n_splits // 2)
+    reach = reference.reach_probability(left[:, parents], right[:, parents])
     odds = (reach * left).sum(axis=0) / np.maximum(reach.sum(axis=0), 1e-30)
     moved = reach * np.abs(left - odds)
     below = np.broadcast_to(leaf_weight, (n, *leaf_weight.shape))

@@ -118,6 +118,13 @@ class LookupTrees:
         t = sums.astype(np.float32) * np.float32(self.unit) + self.split_bias.ravel()
         return t.reshape(len(base), *self.split_bias.shape)
 
+    def sums_fit(self, lookups: Sequence[Lookup]) -> bool:
+        """Whether the sums of all splits fit 32 bits; those of `round_tables` do."""
+        if not len(self.table_column):
+            return True
+        largest = np.maximum.reduceat(np.abs(self.values.astype(np.int64)), self.value_begin(lookups)[:-1])
+        return int(np.bincount(self.split_of_table, weights=largest).max()) <= _MAX_SUM
+
     def without_idle_tables(self, lookups: Sequence[Lookup]) -> LookupTrees:
         """The same function without tables that no row can need.
 

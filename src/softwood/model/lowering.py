@@ -44,6 +44,7 @@ def lower(model: Model) -> Program:
             for member in model.members
         ),
         model.head.lowered(),
+        model.has_column_names,
         model.preprocessor.lookups,
     )
 

@@ -21,7 +21,6 @@ from softwood.model.parts import Head, ModelMember
 from softwood.model.predictor import Predictor
 from softwood.model.program import Program
 from softwood.tabular.columns import Preprocessor
-from softwood.tabular.table import read_table
 
 
 @dataclass(eq=False)
@@ -103,7 +102,7 @@ class Model:
 
     def inputs(self, X: Any) -> dict[str, NDArray[np.float32]]:
         """Encode a table for the trees: model inputs [n, p] by name of encoding."""
-        base = self.preprocessor.read(read_table(X, kinds=self.preprocessor.kinds))
+        base = self.preprocessor.read(self.program.read(X))
         return {name: encoding.transform(base) for name, encoding in self.preprocessor.encodings.items()}
 
     def raw_scores(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ knows the form in which the core takes a program.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from softwood.model.program import FoldedMember, Link, PredictionHead, Program
 from softwood.ops import get_num_threads
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
 from softwood.tabular.lookups import Lookup
-from softwood.tabular.table import infinity_error, read_table
+from softwood.tabular.table import Table, infinity_error
 
 # Rows that are read at once where a table is not a matrix of numbers.
 _BLOCK_ROWS = 16_384
@@ -56,7 +57,17 @@ class Predictor:
     True
     """
 
-    __slots__ = ("_has_labels", "_has_plain_rows", "_n_columns", "_n_outputs", "_native", "_shape", "program")
+    __slots__ = (
+        "_has_labels",
+        "_has_numbers_only",
+        "_has_plain_rows",
+        "_n_columns",
+        "_n_outputs",
+        "_n_scores",
+        "_native",
+        "_shape",
+        "program",
+    )
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -73,7 +84,9 @@ class Predictor:
         self._n_columns = len(program.columns)
         self._has_labels = "category" in program.kinds
         self._has_plain_rows = not self._has_labels and program.head.classes is not None
+        self._has_numbers_only = all(kind in ("numeric", "boolean") for kind in program.kinds)
         self._n_outputs = program.n_outputs
+        self._n_scores = program.n_scores
         self._shape = program.head.shape(program.n_scores)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -124,13 +137,15 @@ class Predictor:
             raise ValueError("predict_proba needs a classifier; this model is a regression: call predict.")
         return self._outputs(X, n_threads)
 
-    def predict_row(self, row: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    def predict_row(self, row: NDArray[np.floating[Any]] | Sequence[Any]) -> NDArray[np.float64]:
         """Class probabilities [classes] or values [outputs] of one row of numbers [p]: the fastest call for one row.
 
         Dates are seconds since 1970 (UTC), categories the codes that `category_code` gives (-1: none of the known), and
         NaN is a missing cell. Values of several targets and quantiles stand target by target.
         """
         output = np.empty(self._n_outputs)
+        if not isinstance(row, np.ndarray):
+            row = _as_row(row)
         if row.shape != (self._n_columns,):
             raise ValueError(f"X must have {self._n_columns} columns, as at fit; got a row of shape {row.shape}.")
         if row.dtype.char not in "fd" or not row.flags.c_contiguous:
@@ -167,23 +182,62 @@ class Predictor:
         """One row as contiguous float64; dates and other objects are read as those of a table are."""
         if row.dtype.kind in "fiub":
             return np.ascontiguousarray(row, dtype=np.float64)
-        table = read_table(row[None], kinds=self.program.kinds)
+        table = self.program.read(row[None])
         return np.array([table.numbers(j)[0] for j in range(table.n_columns)], dtype=np.float64)
 
     def _run(self, X: Any, n_threads: int | None, *, raw_scores: bool = False) -> NDArray[np.float64]:
         """Outputs [n, n_outputs] or raw scores [n, k] of a table."""
         program = self.program
         threads = check_n_threads(n_threads) or get_num_threads()
-        table = read_table(X, kinds=program.kinds)
-        output = np.empty((table.n_rows, program.n_scores if raw_scores else self._n_outputs))
-        if not self._has_labels and _is_float_matrix(table.matrix):
-            infinite_column = self._native.predict(table.matrix, raw_scores, output, threads)
-            if infinite_column >= 0:
-                raise infinity_error(program.columns[infinite_column].name)
-            return output
+        n_outputs = self._n_scores if raw_scores else self._n_outputs
+        if type(X) is np.ndarray and self._reads_matrix(X):  # the usual call of a server: nothing to convert
+            return self._run_matrix(X, raw_scores, np.empty((len(X), n_outputs)), threads)
+        table = program.read(X)
+        output = np.empty((table.n_rows, n_outputs))
+        if table.matrix is not None and self._reads_matrix(table.matrix):
+            return self._run_matrix(table.matrix, raw_scores, output, threads)
         for first in range(0, table.n_rows, _BLOCK_ROWS):
-            base = read_base(table.rows(first, first + _BLOCK_ROWS), program.base, program.column_names)
-            self._native.predict_base(base, raw_scores, output[first : first + _BLOCK_ROWS], threads)
+            some = table.rows(first, first + _BLOCK_ROWS)
+            part = output[first : first + _BLOCK_ROWS]
+            matrix = self._matrix_of(some)
+            if matrix is not None:
+                self._run_matrix(matrix, raw_scores, part, threads)
+            else:
+                base = read_base(some, program.base, program.column_names)
+                self._native.predict_base(base, raw_scores, part, threads)
+        return output
+
+    def _matrix_of(self, table: Table) -> np.ndarray | None:
+        """The table as a matrix that the core can read; None if there are categories, or it has to go by columns."""
+        if self._has_labels:
+            return None
+        matrix = table.matrix
+        if matrix is None and self._has_numbers_only:
+            matrix = table.block(range(self._n_columns))
+        if not isinstance(matrix, np.ndarray):
+            return None
+        return np.ascontiguousarray(matrix, dtype=None if matrix.dtype.char in "fd" else np.float64)
+
+    def _reads_matrix(self, matrix: Any) -> bool:
+        """Whether the core can read this matrix where it is."""
+        return (
+            not self._has_labels
+            and isinstance(matrix, np.ndarray)
+            and matrix.ndim == 2
+            and matrix.shape[0] > 0
+            and matrix.shape[1] == self._n_columns
+            and matrix.dtype.char in "fd"
+            and matrix.strides[1] == matrix.itemsize
+            and matrix.strides[0] % matrix.itemsize == 0
+            and matrix.flags.aligned
+        )
+
+    def _run_matrix(
+        self, matrix: np.ndarray, raw_scores: bool, output: NDArray[np.float64], threads: int
+    ) -> NDArray[np.float64]:
+        infinite_column = self._native.predict(matrix, raw_scores, output, threads)
+        if infinite_column >= 0:
+            raise infinity_error(self.program.columns[infinite_column].name)
         return output
 
 
@@ -191,22 +245,19 @@ def _one_row(X: Any) -> np.ndarray | None:
     """The one row that X is, as a one-dimensional array; None if X is a table."""
     if isinstance(X, np.ndarray):
         return X if X.ndim == 1 else None
-    if isinstance(X, (list, tuple)) and len(X) and np.ndim(X[0]) == 0:
-        row = np.empty(len(X), dtype=object)
-        row[:] = X
-        return row
-    return None
+    return _as_row(X) if isinstance(X, (list, tuple)) and len(X) and np.ndim(X[0]) == 0 else None
 
 
-def _is_float_matrix(matrix: Any) -> bool:
-    """Whether the core can read these rows where they are."""
-    return (
-        isinstance(matrix, np.ndarray)
-        and matrix.dtype in (np.float32, np.float64)
-        and matrix.strides[1] == matrix.itemsize
-        and matrix.strides[0] % matrix.itemsize == 0
-        and matrix.flags.aligned
-    )
+def _as_row(cells: Any) -> np.ndarray:
+    """A list or another sequence of cells as an array of one dimension."""
+    if not isinstance(cells, Sequence) or isinstance(cells, (str, bytes)):
+        raise TypeError(
+            f"A row must be a one-dimensional array or a list of numbers; got {type(cells).__name__}. Tables go to "
+            "predict."
+        )
+    row = np.empty(len(cells), dtype=object)
+    row[:] = list(cells)
+    return row
 
 
 # The core's form of a program; the numbers are those of its enumerations ---------------------------------------------

@@ -33,6 +33,7 @@ from softwood.model.lookup_trees import LookupTrees
 from softwood.tabular.base_columns import BaseColumn, Code, are_plain
 from softwood.tabular.features import Encoding
 from softwood.tabular.lookups import Lookup
+from softwood.tabular.table import Table, read_table
 
 
 class Link(Enum):
@@ -168,7 +169,12 @@ class Program:
     encodings: Mapping[str, Encoding]
     members: tuple[FoldedMember | LookupTrees, ...]
     head: PredictionHead
+    has_column_names: bool = False
     lookups: tuple[Lookup, ...] = ()
+
+    def read(self, X: Any) -> Table:
+        """A table with this program's columns, matched by name where both have names; an error if they do not fit."""
+        return read_table(X, kinds=self.kinds, names=self.column_names if self.has_column_names else None)
 
     @property
     def column_names(self) -> list[str]:

@@ -34,6 +34,9 @@ from softwood.tabular.table import Table, require_finite
 FARTHEST_SECONDS = 1e17
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _BLOCK_ROWS = 65_536
+# Data frames of up to this many rows are read at once, longer ones column by column, without a copy of the whole.
+_MAX_FRAME_BLOCK_ROWS = 16_384
+_PLAIN_KINDS = ("numeric", "boolean")
 
 
 class CalendarUnit(Enum):
@@ -190,6 +193,7 @@ def read_base(table: Table, columns: Sequence[BaseColumn], names: Sequence[str])
 def _read_columns(table: Table, columns: Sequence[BaseColumn], names: Sequence[str], base: NDArray[np.float32]) -> None:
     codes: dict[int, NDArray[np.float64]] = {}
     numbers: tuple[int, NDArray[Any]] | None = None  # of the last column read; all of them might not fit into memory
+    place, block = _read_block(table, columns)
     for b, column in enumerate(columns):
         j = column.column
         if isinstance(column, (Code, TargetMean)):
@@ -199,6 +203,15 @@ def _read_columns(table: Table, columns: Sequence[BaseColumn], names: Sequence[s
             base[:, b] = column.read(codes[j])
         else:
             if numbers is None or numbers[0] != j:
-                numbers = j, table.numbers(j)
+                numbers = j, block[:, place[j]] if block is not None and j in place else table.numbers(j)
                 require_finite(numbers[1], names[j])
             base[:, b] = column.read(numbers[1])
+
+
+def _read_block(table: Table, columns: Sequence[BaseColumn]) -> tuple[dict[int, int], NDArray[Any] | None]:
+    """The numbers of a data frame's few rows as one matrix, and the place of each column in it."""
+    if table.n_rows > _MAX_FRAME_BLOCK_ROWS:
+        return {}, None
+    numbers = sorted({c.column for c in columns if isinstance(c, Value) and table.kinds[c.column] in _PLAIN_KINDS})
+    block = table.block(numbers) if len(numbers) > 1 else None
+    return {j: i for i, j in enumerate(numbers)}, block

@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import scipy.sparse
 
 KINDS = ("numeric", "boolean", "category", "datetime")
+_NAMES_SHOWN = 5  # of unknown or missing columns
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,15 @@ class Table:
         Number of rows.
     matrix : ndarray, csr_array or None
         All columns as one real-valued matrix, where the data came as one.
-    columns : tuple or None
-        One narwhals series or object array a column, where the data did not come as a matrix.
+    columns : sequence or None
+        One narwhals series or object array per column, where the data did not come as a matrix.
     """
 
     names: tuple[str, ...] | None
     kinds: tuple[str, ...]
     n_rows: int
     matrix: Any = None
-    columns: tuple[Any, ...] | None = None
+    columns: tuple[Any, ...] | FrameColumns | None = None
 
     @property
     def n_columns(self) -> int:
@@ -64,14 +65,28 @@ class Table:
         """Rows `start` to `stop`, without a copy where the container allows it."""
         stop = min(stop, self.n_rows)
         matrix = None if self.matrix is None else self.matrix[start:stop]
-        columns = None if self.columns is None else tuple(column[start:stop] for column in self.columns)
-        return replace(self, n_rows=stop - start, matrix=matrix, columns=columns)
+        return replace(self, n_rows=stop - start, matrix=matrix, columns=self._columns_of(slice(start, stop)))
 
     def take(self, rows: np.ndarray) -> Table:
         """The rows with the given numbers, as a copy."""
         matrix = None if self.matrix is None else self.matrix[rows]
-        columns = None if self.columns is None else tuple(column[rows] for column in self.columns)
-        return replace(self, n_rows=len(rows), matrix=matrix, columns=columns)
+        return replace(self, n_rows=len(rows), matrix=matrix, columns=self._columns_of(rows))
+
+    def _columns_of(self, rows: slice | np.ndarray) -> tuple[Any, ...] | FrameColumns | None:
+        if isinstance(self.columns, FrameColumns):
+            return self.columns.rows(rows)
+        return None if self.columns is None else tuple(column[rows] for column in self.columns)
+
+    def select(self, order: Sequence[int]) -> Table:
+        """The columns with the given numbers, in that order."""
+        names = None if self.names is None else tuple(self.names[j] for j in order)
+        matrix = None if self.matrix is None else self.matrix[:, list(order)]
+        columns: Any = self.columns
+        if isinstance(columns, FrameColumns):
+            columns = columns.select(order)
+        elif columns is not None:
+            columns = tuple(columns[j] for j in order)
+        return replace(self, names=names, kinds=tuple(self.kinds[j] for j in order), matrix=matrix, columns=columns)
 
     def numbers(self, j: int) -> np.ndarray:
         """Column `j` as floats [n_rows], NaN where missing; an error if it cannot be read as numbers."""
@@ -92,8 +107,18 @@ class Table:
             return _series_labels(column)
         return _array_labels(column if column is not None else _matrix_column(self.matrix, j))
 
+    def block(self, numbers: Sequence[int]) -> np.ndarray | None:
+        """Some columns as one float64 matrix [n_rows, len(numbers)]; None if they cannot be read at once."""
+        return self.columns.block(numbers) if isinstance(self.columns, FrameColumns) else None
 
-def read_table(X: Any, *, kinds: Sequence[str] | None = None, categorical: Iterable[int] = ()) -> Table:
+
+def read_table(
+    X: Any,
+    *,
+    kinds: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    categorical: Iterable[int] = (),
+) -> Table:
     """Read any accepted container as a `Table`.
 
     Parameters
@@ -102,6 +127,9 @@ def read_table(X: Any, *, kinds: Sequence[str] | None = None, categorical: Itera
         The data.
     kinds : sequence of str, optional
         Kinds of a table seen earlier: the columns are taken to have these, whatever their present type.
+    names : sequence of str, optional
+        Names of the columns of a table seen earlier. If X has names too, its columns are put into this order, and
+        missing or further ones are an error.
     categorical : iterable of int, optional
         Columns that are categories whatever their type. Ignored if `kinds` is given.
 
@@ -113,13 +141,38 @@ def read_table(X: Any, *, kinds: Sequence[str] | None = None, categorical: Itera
     >>> table.numbers(0)
     array([1.5, nan])
     """
-    table = X if isinstance(X, Table) else _read_frame(X) if is_frame(X) else _read_matrix(X)
+    if isinstance(X, Table):
+        table = X
+    elif is_frame(X):
+        table = _read_frame(X, is_known=kinds is not None)
+    else:
+        table = _read_matrix(X)
+    if names is not None and table.names is not None and table.names != tuple(names):
+        table = table.select(_places(table.names, names))
     if kinds is not None:
         if len(kinds) != table.n_columns:
             raise ValueError(f"X must have {len(kinds)} columns, as at fit; got {table.n_columns}.")
         return replace(table, kinds=tuple(kinds))
     chosen = set(categorical)
     return replace(table, kinds=tuple("category" if j in chosen else kind for j, kind in enumerate(table.kinds)))
+
+
+def _places(present: Sequence[str], known: Sequence[str]) -> list[int]:
+    """Where each known column stands among those present; the error is that of scikit-learn's estimators."""
+    place = {name: j for j, name in enumerate(present)}
+    unseen, missing = sorted(set(present) - set(known)), sorted(set(known) - set(present))
+    if unseen or missing or len(present) != len(known):
+        message = "The feature names should match those that were passed during fit.\n"
+        heads = {"Feature names unseen at fit time:\n": unseen}
+        heads["Feature names seen at fit time, yet now missing:\n"] = missing
+        for head, names in heads.items():
+            if names:
+                message += head + "".join(f"- {name}\n" for name in names[:_NAMES_SHOWN])
+                message += "- ...\n" if len(names) > _NAMES_SHOWN else ""
+        if not unseen and not missing:
+            message += "Some names occur more than once.\n"
+        raise ValueError(message)
+    return [place[name] for name in known]
 
 
 def is_frame(X: Any) -> bool:
@@ -277,21 +330,80 @@ def _label(value: Any) -> str | None:
 # Data frames --------------------------------------------------------------------------------------------------------
 
 
-def _read_frame(X: Any) -> Table:
+class FrameColumns(Sequence[Any]):
+    """The columns of a data frame, each read when it is asked for: a narwhals series, or an array of objects."""
+
+    def __init__(self, frame: Any) -> None:
+        self.frame = frame
+        self._read: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.frame.columns)
+
+    @overload
+    def __getitem__(self, j: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, j: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, j: int | slice) -> Any:
+        if isinstance(j, slice):
+            return [self[i] for i in range(*j.indices(len(self)))]
+        if j not in self._read:
+            import narwhals as nw
+
+            series = self.frame[:, range(len(self))[j]]
+            self._read[j] = series.to_numpy() if series.dtype == nw.Object else series
+        return self._read[j]
+
+    def rows(self, rows: slice | np.ndarray) -> FrameColumns:
+        """The columns with some of the rows only."""
+        return FrameColumns(self.frame[rows])
+
+    def select(self, order: Sequence[int]) -> FrameColumns:
+        """Some of the columns, in another order."""
+        return FrameColumns(self.frame[:, list(order)])
+
+    def block(self, numbers: Sequence[int]) -> np.ndarray | None:
+        """Some columns as one matrix of floats [n, len(numbers)], NaN where missing.
+
+        None if their types need to be read one by one. A frame of thousands of columns is read a hundred times faster
+        at once than by its series.
+        """
+        import narwhals as nw
+
+        frame = self.frame.to_native()
+        is_all = len(numbers) == len(self)
+        if nw.dependencies.is_pandas_dataframe(frame):
+            some = frame if is_all else frame.iloc[:, list(numbers)]
+            if not all(isinstance(dtype, np.dtype) and dtype.kind in "fiub" for dtype in some.dtypes.to_numpy()):
+                return None
+            return some.to_numpy(dtype=np.float64)
+        if nw.dependencies.is_polars_dataframe(frame):
+            some = frame if is_all else frame[:, list(numbers)]
+            if not all(dtype.is_float() or dtype.is_integer() for dtype in some.dtypes):
+                return None
+            return some.to_numpy().astype(np.float64, copy=False)
+        return None
+
+
+def _read_frame(X: Any, *, is_known: bool) -> Table:
+    """Read a data frame; `is_known`: the kinds of its columns are known, and need not be found out."""
     import narwhals as nw
 
     frame = nw.from_native(X, eager_only=True)
-    n_rows, n_columns = len(frame), len(frame.columns)
+    names = tuple(str(name) for name in frame.columns)
+    n_rows, n_columns = len(frame), len(names)
     if n_columns == 0 or n_rows == 0:
         what = "feature" if n_columns == 0 else "sample"
         raise ValueError(
             f"Found array with 0 {what}(s) (shape={(n_rows, n_columns)}) while a minimum of 1 is required: "
             "a table needs at least one row and one column."
         )
-    all_series = [frame[:, j] for j in range(n_columns)]
-    columns = tuple(series.to_numpy() if series.dtype == nw.Object else series for series in all_series)
-    kinds = tuple(_series_kind(series, column) for series, column in zip(all_series, columns, strict=True))
-    names = tuple(str(name) for name in frame.columns)
+    columns = FrameColumns(frame)
+    if is_known:
+        return Table(names, ("numeric",) * n_columns, n_rows, columns=columns)
+    kinds = tuple(_series_kind(frame[:, j], columns[j]) for j in range(n_columns))
     return Table(names, kinds, n_rows, columns=columns)
 
 

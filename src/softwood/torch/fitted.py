@@ -22,7 +22,6 @@ from softwood.model.model import Model, model_of
 from softwood.model.parts import BatchNorm, ModelMember, Trees
 from softwood.tabular.base_columns import Value, read_base
 from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
-from softwood.tabular.table import read_table
 from softwood.torch.layer import TreeEnsemble
 
 Fitted = TreeEnsembleClassifier | TreeEnsembleRegressor | Model
@@ -160,7 +159,7 @@ class FittedModel(nn.Module):
         **Shape**: n rows give [n, q].
         """
         program = model_of(self.source).program
-        base = read_base(read_table(X, kinds=program.kinds), program.base, program.column_names)
+        base = read_base(program.read(X), program.base, program.column_names)
         if self._is_scaled:
             return torch.from_numpy(base.astype(np.float64) * self._unit + self._offset)
         return torch.from_numpy(base.copy())

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from softwood.model.container import write_whole
+from softwood.model.container import ModelFileError
+from softwood.model.file_checks import require
+from softwood.model.whole_file import write_whole
+from softwood.training.checkpoint_checks import check_checkpoint
 from softwood.training.samples import EpochRecord, MemberData
 from softwood.training.state import MemberState
 
@@ -69,11 +72,22 @@ def write_checkpoint(
 def read_checkpoint(
     path: str | os.PathLike[str], config: TrainingConfig, members: Sequence[MemberData], states: Sequence[MemberState]
 ) -> int:
-    """Put the members into the state that the file holds and return the epoch to go on with."""
+    """Put the members into the state that the file holds and return the epoch to go on with.
+
+    Raises
+    ------
+    softwood.model.ModelFileError
+        If the file is damaged, of another fit, or in a state that no fit could be in. The members are then unchanged.
+    """
     arrays, metadata = _read(path)
     _require_same_run(path, metadata["run"], _run_facts(config, members))
-    if metadata["checksum"] != _checksum(arrays):
-        raise ValueError(f"checkpoint {os.fspath(path)} is damaged (its checksum differs): remove it and start again.")
+    try:
+        require(metadata["checksum"] == _checksum(arrays), "its checksum differs")
+        check_checkpoint(config, states, metadata, arrays)
+    except (ModelFileError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ModelFileError(
+            f"checkpoint {os.fspath(path)} is damaged ({error}): remove it and start again."
+        ) from error
     for i, (state, described) in enumerate(zip(states, metadata["members"], strict=True)):
         for name, array in state.arrays.items():
             np.copyto(array, arrays[f"{i}/{name}"])
@@ -93,22 +107,24 @@ def read_checkpoint(
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
+    name = os.fspath(path)
     try:
         with safe_open(path, framework="numpy") as file:
             about = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         metadata = json.loads(about["state"]) if about.get("format") == _FORMAT else None
-    except (SafetensorError, json.JSONDecodeError, KeyError) as error:
-        raise ValueError(
-            f"checkpoint {os.fspath(path)} is damaged or not a checkpoint ({error}): remove it and start again."
+    except (SafetensorError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise ModelFileError(
+            f"checkpoint {name} is damaged or not a checkpoint ({error}): remove it and start again."
         ) from error
-    if metadata is None:
-        raise ValueError(
-            f"{os.fspath(path)} must be a checkpoint; it is another safetensors file: choose another path."
-        )
-    if metadata["version"] > _VERSION:
-        raise ValueError(
-            f"checkpoint {os.fspath(path)} is of format version {metadata['version']}, this softwood reads up to "
+    if about.get("format") != _FORMAT:
+        raise ModelFileError(f"{name} must be a checkpoint; it is another safetensors file: choose another path.")
+    version = metadata.get("version") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("run"), dict) or type(version) is not int:
+        raise ModelFileError(f"checkpoint {name} is damaged (it describes no run): remove it and start again.")
+    if version > _VERSION:
+        raise ModelFileError(
+            f"checkpoint {name} is of format version {version}, this softwood reads up to "
             f"{_VERSION}: resume with the version that wrote it."
         )
     return arrays, metadata
@@ -150,7 +166,7 @@ def _require_same_run(path: str | os.PathLike[str], then: dict[str, Any], now: d
         if then.get(name) != now[name]:
             data = name.startswith(("train ", "validation "))
             what = f"other {name}" if data else f"{name}={then.get(name)!r}, this fit has {name}={now[name]!r}"
-            raise ValueError(
+            raise ModelFileError(
                 f"checkpoint {os.fspath(path)} must be of the same fit; it was made with {what}: "
                 "repeat that fit, or remove the file to start a new one."
             )

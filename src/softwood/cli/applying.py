@@ -1,0 +1,153 @@
+"""The commands that use a model: `evaluate`, `predict`, `info` and `export`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table as ScreenTable
+
+import softwood
+from softwood.cli.console import (
+    AsJson,
+    Jobs,
+    ModelFile,
+    Source,
+    Target,
+    as_json_text,
+    kinds_of,
+    open_known,
+    print_figures,
+    print_notes,
+    require_apart,
+    require_place,
+    require_source,
+    run_file,
+)
+from softwood.cli.example_tables import EXAMPLES, load_example
+from softwood.cli.metrics import figures_of_merit
+from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
+from softwood.cli.task import class_labels, model_columns, require_column
+
+
+def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: AsJson = False) -> None:
+    """Judge a model on rows with a known target."""
+    estimator, test = open_known(model, source, target)
+    print_notes(test.notes)
+    if _is_training_table(model, source):
+        print_notes([f"{source} is the table that the model was trained on: expect worse figures on new rows."])
+    figures = figures_of_merit(estimator, test.features, test.target)
+    if as_json:
+        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": figures}))
+        return
+    print_figures(figures, f"{model} on {len(test.target)} rows of {source}")
+
+
+def predict(
+    model: ModelFile,
+    source: Source,
+    out: Annotated[str, typer.Option("--out", "-o", help="File (.csv, .tsv, .parquet); - prints CSV.")] = "-",
+    keep: Annotated[list[str] | None, typer.Option(help="Column to copy to the output; may be repeated.")] = None,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Rows held in memory at once, about.")] = 65_536,
+    n_jobs: Jobs = None,
+) -> None:
+    """Predict rows of a table of any length, batch by batch: class labels and probabilities, or values."""
+    estimator = softwood.load(model)
+    estimator.set_params(n_jobs=n_jobs)
+    require_source(source)
+    if out != "-":
+        require_place(Path(out))
+        require_apart([Path(out)], {"table": source, "model": model})
+    kinds = kinds_of(estimator)
+    batches = (
+        iter([load_example(source)[0]]) if source in EXAMPLES else read_batches(source, kinds, batch_rows=batch_rows)
+    )
+    with BatchWriter(out) as writer:
+        for batch in batches:
+            writer.write(_predictions(estimator, batch, keep or ()))
+        if writer.n_rows == 0:
+            raise TableFileError(NO_ROWS.format(source))
+    if out != "-":
+        print(f"{writer.n_rows} rows written to {out}", file=sys.stderr)
+
+
+def info(model: ModelFile, as_json: AsJson = False) -> None:
+    """Say what a model file holds: task, columns, trees, training."""
+    estimator = softwood.load(model)
+    fitted = estimator.model_
+    trees = fitted.members[0].trees
+    facts: dict[str, Any] = {
+        "file": str(model),
+        "bytes": model.stat().st_size,
+        "task": fitted.head.task,
+        "target": fitted.target_name,
+        "classes": None if fitted.head.classes is None else class_labels(fitted.head.classes),
+        "members": len(fitted.members),
+        "trees_per_member": trees.leaf_weight.shape[0],
+        "depth": trees.leaf_weight.shape[1].bit_length() - 1,
+        "activation": trees.activation,
+        "gamma": round(float(trees.gamma), 6),
+        "numbers": sum(m.trees.split_weight.size + m.trees.leaf_weight.size for m in fitted.members),
+        "epochs": max(fitted.history.get("epoch", []), default=-1) + 1,
+        "columns": kinds_of(estimator),
+    }
+    if as_json:
+        print(as_json_text(facts))
+        return
+    columns = facts.pop("columns")
+    screen = ScreenTable("", "", show_header=False)
+    for key, value in facts.items():
+        if value is not None:
+            screen.add_row(key.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
+    console = Console()
+    console.print(screen)
+    screen = ScreenTable("column", "kind", "importance")
+    for j in np.argsort(-fitted.importances)[:20]:
+        name = fitted.column_names[j]
+        screen.add_row(name, columns[name], f"{fitted.importances[j]:.3f}")
+    console.print(screen)
+    if len(columns) > 20:
+        console.print(f"and {len(columns) - 20} more columns (--json lists them all)")
+
+
+def export(
+    model: ModelFile,
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .onnx, or .c (with a header beside it).")],
+) -> None:
+    """Write a model as an ONNX graph or as C, for use without softwood."""
+    from softwood.export import export as write_export
+
+    require_place(out, (".onnx", ".c"))
+    require_apart([out, out.with_suffix(".h")], {"model": model})
+    for path in write_export(softwood.load(model), out):
+        print(f"{path} written", file=sys.stderr)
+
+
+def _predictions(estimator: Any, batch: Any, keep: list[str] | tuple[str, ...]) -> Any:
+    """Predictions of a batch as an Arrow table."""
+    import pyarrow as pa
+
+    columns = {name: batch.column(require_column(name, batch.column_names)) for name in keep}
+    features = model_columns(batch, estimator.model_)
+    if not hasattr(estimator, "classes_"):
+        predicted = estimator.model_.predict(features)
+        outputs = predicted.reshape(len(predicted), -1)
+        names = ["prediction"] if outputs.shape[1] == 1 else [f"prediction {j}" for j in range(outputs.shape[1])]
+        return pa.table(columns | dict(zip(names, outputs.T, strict=True)))
+    predicted = estimator.model_.predict_proba(features)
+    columns["prediction"] = pa.array(estimator.classes_[predicted.argmax(axis=1)].tolist())
+    labels = class_labels(estimator.classes_)
+    return pa.table(columns | {f"probability {label}": predicted[:, c] for c, label in enumerate(labels)})
+
+
+def _is_training_table(model: Path, source: str) -> bool:
+    try:
+        run = json.loads(run_file(model).read_text())
+        return bool(run["source"] == source)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
