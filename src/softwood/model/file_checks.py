@@ -69,7 +69,7 @@ def check_metadata(metadata: dict[str, Any]) -> None:
         require(all(isinstance(items, list) for items in lists), "the levels of a column are no list.")
     for lookup in metadata["preprocessor"].get("lookups", []):
         require(isinstance(lookup, list) and len(lookup) == 3, "a lookup has three numbers.")
-        require(all(is_whole(number, 0, _MAX_ENTRIES - 1) for number in lookup), "entries of a lookup must be counted.")
+        require(all(is_whole(number, 0, 2**31 - 1) for number in lookup), "entries of a lookup must be counted.")
     require(is_whole(metadata["preprocessor"]["n_target_columns"], 1, 2**31 - 1), "target columns must be counted.")
     for member in metadata["members"]:
         require(all(isinstance(member[key], str) for key in ("encoding", "activation")), "a member has no names.")
