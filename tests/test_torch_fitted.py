@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import softwood  # noqa: E402
+from softwood.model.linear_form import linear_form
 from softwood.tabular.table import read_table  # noqa: E402
 from softwood.torch import TreeEnsemble, from_model, to_model  # noqa: E402
 
@@ -39,7 +40,8 @@ def test_inputs_of_the_trees_equal_the_models(name):
     module = from_model(model)
     X = rows(name, 300)
     base = torch.from_numpy(model.preprocessor.read(read_table(X, kinds=model.preprocessor.kinds)))
-    for encoding, expected in model.inputs(X).items():
+    for encoding, features in linear_form(model).preprocessor.encodings.items():
+        expected = features.evaluate(base.numpy())
         np.testing.assert_allclose(module.encoders[encoding](base).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 

@@ -98,9 +98,7 @@ def decision_path(estimator: Any, X: Any, row: int = 0) -> DecisionPath:
     model = model_of(estimator)
     one = _one_row(model, X, row)
     members = model.rows(one)
-    trees = [
-        _tree_path(rows, i, tree, len(members)) for i, rows in enumerate(members) for tree in range(rows.n_trees)
-    ]
+    trees = [_tree_path(rows, i, tree, len(members)) for i, rows in enumerate(members) for tree in range(rows.n_trees)]
     offset = np.asarray(np.mean([member.trees.offset for member in model.members], axis=0, dtype=np.float64))
     scores = model.raw_scores(one)
     return DecisionPath(trees, offset, scores[0], model.head.predictions(scores)[0])

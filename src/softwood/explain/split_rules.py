@@ -3,9 +3,10 @@
 A split is a sum of terms that is compared with one threshold. Where it sums up tables, each table is one term, the
 effect of its column, with words on the range of the effect: ``age (from -0.3 at 20 to 0.8 at 60)``.
 
-A linear split weighs many inputs, each a scaled function of one column. `split_rule` undoes the scaling (and batch norm,
-which is folded into the weights before). A number of the standard encoding is a plain term such as ``0.31 * age``; other
-kinds of inputs are flags ("colour is 'red'") or shares of a range ("age between 20 and 30, as a share").
+A linear split weighs many inputs, each a scaled function of one column. `split_rule` undoes the scaling (and batch
+norm, which is folded into the weights before). A number of the standard encoding is a plain term such as
+``0.31 * age``; other kinds of inputs are flags ("colour is 'red'") or shares of a range ("age between 20 and 30, as a
+share").
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ docs/file-format.md describes the result. `softwood.model.container` puts plain 
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,9 +18,10 @@ from softwood.model.container import ModelFileError, read_container, write_conta
 from softwood.model.file_checks import check_metadata, check_model, check_preprocessor, require
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.model import Model
-from softwood.model.packing import pack_integers, unpack_integers
+from softwood.model.packing import differences, pack_integers, pack_text, runs, unpack_integers, unpack_text
 from softwood.model.parts import BatchNorm, Head, ModelMember, Trees
 from softwood.tabular.columns import Preprocessor
+from softwood.tabular.lookups import Lookup
 from softwood.training.losses import LOSS_NAMES, Loss
 
 # What reading damaged parts raises.
@@ -32,13 +34,15 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     metadata = {
         "preprocessor": data,
         "head": _head_to_plain(model.head, arrays),
-        "members": [_member_to_plain(member, i, arrays) for i, member in enumerate(model.members)],
-        "history": model.history,
+        "members": [
+            _member_to_plain(member, i, arrays, model.preprocessor.lookups) for i, member in enumerate(model.members)
+        ],
         "has_column_names": model.has_column_names,
         "estimator": model.estimator,
         "target_name": model.target_name,
     }
     arrays["importances"] = model.importances
+    arrays["history"] = pack_text(json.dumps(model.history))
     write_container(path, metadata, arrays)
 
 
@@ -46,6 +50,8 @@ def read_model(path: str | os.PathLike[str]) -> Model:
     """Read a model file. A `ModelFileError` says what is wrong with one that cannot be read."""
     metadata, arrays = read_container(path)
     try:
+        if "history" not in metadata:
+            metadata["history"] = json.loads(unpack_text(arrays["history"]))
         check_metadata(metadata)
         preprocessor = Preprocessor.from_plain(metadata["preprocessor"], arrays)
         check_preprocessor(preprocessor)
@@ -112,11 +118,13 @@ def _unknown_loss(*_: Any) -> Any:
     raise ValueError("The loss of this model was a Python function, which its file does not hold; pass loss= again.")
 
 
-def _member_to_plain(member: ModelMember, i: int, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _member_to_plain(
+    member: ModelMember, i: int, arrays: dict[str, np.ndarray], lookups: Sequence[Lookup]
+) -> dict[str, Any]:
     trees = member.trees
     prefix = f"members.{i}."
     if isinstance(trees, LookupTrees):
-        arrays |= {prefix + name: array for name, array in _lookup_arrays(trees).items()}
+        arrays |= {prefix + name: array for name, array in _lookup_arrays(trees, lookups).items()}
         fields = {name: getattr(trees, name) for name in ("gamma", "activation", "step", "n_trainable")}
         return {"encoding": member.encoding, **fields}
     optional: dict[str, np.ndarray | None] = {"split_bias": trees.split_bias}
@@ -134,30 +142,41 @@ def _member_to_plain(member: ModelMember, i: int, arrays: dict[str, np.ndarray])
     return data
 
 
-def _lookup_arrays(trees: LookupTrees) -> dict[str, np.ndarray]:
-    """Arrays of trees of lookups as a file holds them: integers as bytes that are mostly small or equal, deflated."""
-    counts = np.diff(trees.table_begin)
+def _lookup_arrays(trees: LookupTrees, lookups: Sequence[Lookup]) -> dict[str, np.ndarray]:
+    """Arrays of trees of lookups as a file holds them: those of integers packed, of tables and splits as runs."""
+    begin = trees.value_begin(lookups)
+    is_last = np.zeros(len(trees.values), dtype=bool)
+    is_last[begin[1:] - 1] = True
+    first = begin[:-1] - np.arange(len(begin) - 1)  # of each table among the values without the last ones
     return {
-        "table_count": pack_integers(counts.astype(np.uint32)),
-        "table_column": pack_integers(trees.table_column.astype(np.uint32)),
-        "values": pack_integers(trees.values),
+        "table_count": pack_integers(np.diff(trees.table_begin).astype(np.int32)),
+        "table_column": pack_integers(differences(trees.table_column, trees.table_begin[:-1])),
+        "values": pack_integers(differences(trees.values[~is_last], first)),
+        "last_values": pack_integers(trees.values[is_last]),
         "split_bias": trees.split_bias,
         "leaf_weight": trees.leaf_weight,
         "offset": trees.offset,
     }
 
 
-def _lookups_from_plain(data: dict[str, Any], i: int, get: Callable[[str], Any], lookups: Any) -> LookupTrees:
+def _lookups_from_plain(
+    data: dict[str, Any], i: int, get: Callable[[str], Any], lookups: Sequence[Lookup]
+) -> LookupTrees:
     split_bias = get("split_bias")
-    counts = unpack_integers(get("table_count"), split_bias.size, np.uint32)
+    counts = unpack_integers(get("table_count"), split_bias.size, np.int32)
+    require(bool(np.all((counts >= 0) & (counts <= len(lookups)))), f"splits of member {i} have too many tables.")
     table_begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    columns = unpack_integers(get("table_column"), int(table_begin[-1]), np.uint32)
-    require(bool(np.all(columns < len(lookups))), f"a table of member {i} reads a column that is not there.")
-    sizes = np.array([lookup.n_entries for lookup in lookups], dtype=np.int64)[columns.astype(np.int64)]
+    steps = unpack_integers(get("table_column"), int(table_begin[-1]), np.int32)
+    columns = runs(steps, table_begin[:-1])
+    inside = bool(np.all((columns >= 0) & (columns < len(lookups))))
+    require(inside, f"a table of member {i} reads a column that is not there.")
+    begin = np.cumsum([0, *(lookups[c].n_entries - 1 for c in columns.tolist())])
+    known = runs(unpack_integers(get("values"), int(begin[-1]), np.int16), begin[:-1])
+    last = unpack_integers(get("last_values"), len(columns), np.int16)
     return LookupTrees(
         table_begin=table_begin,
-        table_column=columns.astype(np.int32),
-        values=unpack_integers(get("values"), int(sizes.sum()), np.int16),
+        table_column=columns,
+        values=np.insert(known, begin[1:], last),
         split_bias=split_bias,
         leaf_weight=get("leaf_weight"),
         offset=get("offset"),

@@ -1,7 +1,7 @@
 """A model of lookups in, the same model with linear splits out, for training that knows no other splits.
 
-On a number a table is a sum of ramps from knot to knot, on a category a sum of flags. Warm starts, `partial_fit` and
-PyTorch go on from this form; a row's split values differ by the rounding of fractions only.
+On a number a table is a sum of ramps from knot to knot, on a category a sum of flags. Warm starts, `partial_fit`,
+PyTorch and ONNX go on from this form; a row's split values differ by the rounding of fractions only.
 """
 
 from __future__ import annotations
@@ -23,23 +23,21 @@ def linear_form(model: Model) -> Model:
     lookups = model.preprocessor.lookups
     if not lookups:
         return model
-    encoding, features = _encoding(lookups)
+    encoding, features = linear_encoding(lookups)
     members = [
-        replace(member, trees=_linear_trees(member.trees, lookups, features))
+        replace(member, trees=linear_trees(member.trees, lookups, features))
         if isinstance(member.trees, LookupTrees)
         else member
         for member in model.members
     ]
-    preprocessor = replace(
-        model.preprocessor, encodings={LOOKUP: encoding, **model.preprocessor.encodings}, lookups=()
-    )
+    preprocessor = replace(model.preprocessor, encodings={LOOKUP: encoding, **model.preprocessor.encodings}, lookups=())
     linear = replace(model, preprocessor=preprocessor, members=members)
-    if model.importance_rows is None:
+    if "importances" in model.__dict__:
         linear.importances = model.importances
     return linear
 
 
-def _encoding(lookups: Sequence[Lookup]) -> tuple[Encoding, list[np.ndarray]]:
+def linear_encoding(lookups: Sequence[Lookup]) -> tuple[Encoding, list[np.ndarray]]:
     """Features of all lookups, and the numbers of those of each: its ramps or flags, then "missing" of a number."""
     found: list[tuple[int, int, float, float]] = []
     places = []
@@ -54,6 +52,7 @@ def _encoding(lookups: Sequence[Lookup]) -> tuple[Encoding, list[np.ndarray]]:
         else:
             found += [(j, FeatureKind.LEVEL, float(code), 1.0) for code in range(lookup.n_codes)]
         places.append(np.arange(first, len(found)))
+    found = found or [(0, FeatureKind.MISSING, 0.0, 1.0)]  # trees need an input, if only one that no split reads
     source, kind, start, rate = (np.array(values) for values in zip(*found, strict=True))
     order = np.argsort(kind, kind="stable")
     rank = np.argsort(order, kind="stable")
@@ -69,9 +68,10 @@ def _encoding(lookups: Sequence[Lookup]) -> tuple[Encoding, list[np.ndarray]]:
     return encoding, [rank[place] for place in places]
 
 
-def _linear_trees(trees: LookupTrees, lookups: Sequence[Lookup], features: Sequence[np.ndarray]) -> Trees:
+def linear_trees(trees: LookupTrees, lookups: Sequence[Lookup], features: Sequence[np.ndarray]) -> Trees:
+    """Linear splits on the features of `linear_encoding`."""
     m, n_splits = trees.split_bias.shape
-    weight = np.zeros((m * n_splits, sum(map(len, features))), dtype=np.float32)
+    weight = np.zeros((m * n_splits, max(1, sum(map(len, features)))), dtype=np.float32)
     mask = np.zeros(weight.shape, dtype=bool)
     bias = trees.split_bias.ravel().astype(np.float64)
     for c, lookup in enumerate(lookups):

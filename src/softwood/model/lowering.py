@@ -1,8 +1,9 @@
 """A fitted model in, its prediction program out: less work for the same numbers.
 
-Trees of lookups are already what a program holds. Of linear splits, batch normalisation and the scale of each feature go into the weights and biases of the splits. Centring stays a step of
-its own: a missing value is the centre, and weights that absorb the mean of a large column lose digits. Subtrees that
-change nothing are dropped: those below a split that sends every row one way, and one of two that are the same.
+Trees of lookups are already what a program holds. Of linear splits, batch normalisation and the scale of each feature
+go into the weights and biases. Centring stays a step of its own: a missing value is the centre, and weights that absorb
+the mean of a large column lose digits. Subtrees that change nothing are dropped: those below a split that sends every
+row one way, and one of two that are the same.
 """
 
 from __future__ import annotations
