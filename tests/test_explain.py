@@ -183,7 +183,8 @@ def test_parts_of_dates_are_named():
     """A date has units of its own: days where the date itself is meant, hours and weekdays where a part of it is."""
     when = pd.date_range("2024-01-01", periods=400, freq="7h")
     table = pd.DataFrame({"when": when, "x": np.arange(400.0)})
-    fitted = softwood.TreeEnsembleClassifier(n_trees=2, max_epochs=1, random_state=0).fit(table, when.hour > 11)
+    settings = {"n_trees": 2, "max_epochs": 1, "random_state": 0, "encoding": "piecewise"}
+    fitted = softwood.TreeEnsembleClassifier(**settings).fit(table, when.hour > 11)
     program = fitted.model_.program
     names = {
         feature_name(program, encoding, f)

@@ -97,3 +97,10 @@ def test_rows_for_importances_are_few_and_a_model_without_splits_has_none():
     for member in model.members:
         member.trees.leaf_weight[:] = 1.0
     np.testing.assert_array_equal(column_importances(model, base), np.zeros(3))
+
+
+def test_importance_stakes_by_hand():
+    """One split, x = -1, 0 or 1 with gamma 1: S = 0, 1/2, 1, leaves 3 apart: mean |S - 1/2| * 3 = 1."""
+    x = np.array([[-1.0], [0.0], [1.0]])
+    stakes = split_stakes(GivenRows(x, np.ones((1, 1, 1)), None, np.array([[[0.0], [3.0]]]), "smooth_step", 1.0))
+    np.testing.assert_allclose(stakes, [[1.0]])

@@ -55,7 +55,7 @@ def cells(n, seed=1):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 3)) * [1, 100, 1]
     X[rng.random(X.shape) < 0.1] = np.nan
-    X[:2] = 3e38, -3e38
+    X[0], X[1] = 3e38, -3e38
     X[2] = KNOTS[2]
     return X
 
