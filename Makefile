@@ -56,8 +56,8 @@ coverage: $(VENV)/.dev  ## lines that the tests reach: build/coverage/python.txt
 	$(BIN)/ctest --test-dir build/coverage --output-on-failure
 	$(BIN)/python -m pytest -q -n 2 --cov --cov-report=term:skip-covered > build/coverage/python.txt; \
 	  status=$$?; tail -n 200 build/coverage/python.txt; exit $$status
-	$(BIN)/gcovr --root . --filter core/ --filter bindings/ --gcov-ignore-parse-errors=all --txt build/coverage/cpp.txt \
-	  --object-directory build/coverage build/coverage
+	$(BIN)/gcovr --root . --filter core/ --filter bindings/ --gcov-ignore-parse-errors=all --merge-lines \
+	  --exclude-directories '.*CompilerIdCXX' --txt build/coverage/cpp.txt --object-directory build/coverage build/coverage
 	cat build/coverage/cpp.txt
 	$(MAKE) build  # .venv gets the fast module again
 

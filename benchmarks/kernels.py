@@ -45,7 +45,7 @@ SHARE_SHAPES = [  # workload, required share of sgemm's speed on reached nodes, 
 
 
 class Bench:
-    """Runs measurements, remembers them, and says which required figures were reached."""
+    """Runs measurements, remembers them, and says which requirements were met."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -238,7 +238,7 @@ def main() -> None:
     verdicts = [dict(zip(("what", "value", "required", "met"), verdict, strict=True)) for verdict in bench.verdicts]
     RESULTS.write_text(json.dumps({"machine": machine, "verdicts": verdicts, "records": bench.records}, indent=1))
     n_missed = sum(met is False for *_, met in bench.verdicts)
-    print(f"\n{n_missed} required figures missed. All times: {os.path.relpath(RESULTS)}")
+    print(f"\n{n_missed} requirements missed. All times: {os.path.relpath(RESULTS)}")
 
 
 if __name__ == "__main__":

@@ -129,9 +129,9 @@ def run_learner(
     y_train, classes = split.y_train, np.empty(0, np.int64)
     if table.task != "regression":
         classes, y_train = np.unique(y_train, return_inverse=True)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     _, peak_mib = peak_memory_of(lambda: estimator.fit(X_train, y_train))
-    fit_seconds = time.perf_counter() - started
+    fit_seconds, fit_cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     predict = estimator.predict if table.task == "regression" else estimator.predict_proba
     prediction, predict_seconds = _timed(lambda: np.asarray(predict(X_test), dtype=np.float64))
     if table.task != "regression":
@@ -141,6 +141,7 @@ def run_learner(
     return {
         **score(table.task, split.y_test, prediction),
         "fit_seconds": fit_seconds,
+        "fit_cpu_seconds": fit_cpu_seconds,  # of all threads; other work on the machine changes it little
         "predict_seconds_per_row": predict_seconds / len(prediction),
         "peak_mib": peak_mib,
         "file_bytes": file_bytes(name, estimator),

@@ -3,7 +3,7 @@
 "Trained": split weights normal with standard deviation 4 gamma / sqrt(p), as in benchmarks/rivals.py, so that one split
 in ten is fractional and a row reaches about 1.8 of 64 leaves; "soft": weights 27 times smaller, as before training, so
 that it reaches nearly all. The bars are for the trained state, which is that of fitted models with a narrow band. Two
-classes, columns of different mean and scale, one thread. Each figure is CPU time, the least and the median of many
+classes, columns of different mean and scale, one thread. Each value is CPU time, the least and the median of many
 rounds.
 
     python benchmarks/predict_bars.py
@@ -35,7 +35,7 @@ from softwood.training.losses import Loss
 
 N_ROWS = 20_000
 SPREAD = {"trained": 4.0, "soft": 0.15}
-# (microseconds a row from Python, microseconds a row in C, nanoseconds a row in bulk), by number of trees
+# (microseconds per row from Python, microseconds per row in C, nanoseconds per row in bulk), by number of trees
 BARS: dict[int, tuple[float, float, float | None]] = {10: (4.0, 1.0, 300.0), 100: (9.0, 5.0, None)}
 
 
@@ -109,7 +109,7 @@ class Case:
         np.testing.assert_allclose(total, 20 * self.predictor.predict_proba(some)[:, 0].sum(), rtol=1e-9)
         self.times["c_row"].append(1e-6 * microseconds)
 
-    def figures(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         found = {name: (min(taken), float(np.median(taken))) for name, taken in self.times.items()}
         reached = leaves_reached(self.model, self.X[:500])
         return {"state": self.state, "trees": self.n_trees, "leaves_reached": reached, **found, "times": self.times}
@@ -117,7 +117,7 @@ class Case:
 
 def report(found: list[dict[str, Any]]) -> str:
     lines = [
-        "| state | trees | leaves reached | row from Python, µs | row in C, µs | bulk, ns a row |",
+        "| state | trees | leaves reached | row from Python, µs | row in C, µs | bulk, ns per row |",
         "|---" * 6 + "|",
     ]
     for r in found:
@@ -142,7 +142,7 @@ def main() -> None:
         for _ in range(arguments.passes):
             for case in cases:
                 case.measure(arguments.rounds)
-    found = [case.figures() for case in cases]
+    found = [case.summary() for case in cases]
     print(report(found))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps({"machine": machine.facts(), "results": found}, indent=1))

@@ -142,6 +142,7 @@ def _group_table(part: pd.DataFrame, contests: dict[str, pd.DataFrame], present:
         "R²": lambda u: _mean(u, "r2", "{:.3f}"),
         "fit s, total": lambda u: f"{u.groupby('table')['fit_seconds'].mean().sum():.1f}",
         "median": lambda u: f"{u.groupby('table')['fit_seconds'].mean().median():.2f}",
+        "CPU s, total": lambda u: _total(u, "fit_cpu_seconds"),
         "leaves": lambda u: _mean(u, "leaves_share", "{:.0%}"),
         "KB, median": lambda u: f"{u['file_bytes'].median() / 1000:.0f}",
         "µs/row, median": lambda u: f"{u['predict_seconds_per_row'].median() * 1e6:.1f}",
@@ -149,6 +150,12 @@ def _group_table(part: pd.DataFrame, contests: dict[str, pd.DataFrame], present:
     for title, summary in summaries.items():
         columns[title] = {name: summary(u) for name, u in by_learner.items() if len(u)}
     return pd.DataFrame(columns).reindex(present).fillna("").rename_axis("learner").reset_index()
+
+
+def _total(units: pd.DataFrame, field: str) -> str:
+    """Sum over tables of means over splits; nothing unless every table has the field."""
+    values = units.groupby("table")[field].mean() if field in units else pd.Series([np.nan])
+    return "" if values.isna().any() else f"{values.sum():.1f}"
 
 
 def _mean(units: pd.DataFrame, field: str, style: str) -> str:
@@ -170,7 +177,7 @@ def _notes(units: Sequence[Unit], everything: pd.DataFrame, frame: pd.DataFrame)
     conditions = frame.groupby(["threads", "noisy"]).size()
     if len(conditions) > 1 or any(noisy for _, noisy in conditions.index):
         listed = ", ".join(f"{n} with {t} threads{', noisy' if noisy else ''}" for (t, noisy), n in conditions.items())
-        notes.append(f"Times are not comparable: units were measured {listed}.")
+        notes.append(f"Seconds are not comparable, CPU seconds are: units were measured {listed}.")
     return notes
 
 

@@ -17,6 +17,7 @@ RIVALS_TAG = "rivals"
 TABLE_FIELDS = ("source", "task", "rows", "columns", "classes")
 UNIT_FIELDS = (
     "table", "split", "learner", "tag", "status", "auc", "log_loss", "accuracy", "r2", "rmse", "fit_seconds",
+    "fit_cpu_seconds",
     "predict_seconds_per_row", "file_bytes", "peak_mib", "leaves_share", "leaves_per_tree", "members", "best_epochs",
     "epochs", "threads", "noisy", "commit", "error",
 )  # fmt: skip

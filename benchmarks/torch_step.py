@@ -92,7 +92,7 @@ def check_equal(steps: Mapping[str, Callable[[], Tensor]], networks: Mapping[str
 def time_in_turns(
     steps: Mapping[str, Callable[[], object]], n_rounds: int, seconds_a_round: float
 ) -> dict[str, list[float]]:
-    """Return microseconds a step, one number a round."""
+    """Return microseconds per step, one number per round."""
     repeats = {}
     for name, step in steps.items():
         step()

@@ -96,7 +96,7 @@ inline AdamSettings adam_settings_of(const nb::dict& given) {
       .split_weight_decay = given.contains("split_weight_decay") ? setting<double>(given, "split_weight_decay") : 0.0};
 }
 
-// The keys targets, weight (or None) and rows (or None) of a dict of samples, whose table has `n` rows.
+// The keys targets, weight, rows and offset (these may be None) of a dict of samples, whose table has `n` rows.
 template <typename T>
 Labels<T> labels_of(const nb::dict& samples, std::int64_t n, const Loss<T>& loss) {
   const auto targets = nb::cast<Input<T, 2>>(samples["targets"], false);
@@ -116,6 +116,7 @@ Labels<T> labels_of(const nb::dict& samples, std::int64_t n, const Loss<T>& loss
       require(result.rows[i] >= 0 && result.rows[i] < n, "rows must be indices of rows of x");
     }
   }
+  result.offset = array<T>(samples, "offset", {n, loss.n_outputs}, true);
   if (loss.kind != LossKind::cross_entropy) return result;
   for (std::int64_t i = 0; i < result.n_rows; ++i) {
     const T label = result.targets[result.row(i)];
@@ -137,9 +138,8 @@ inline bool signal_pending(std::exception_ptr& raised) {
   return true;
 }
 
-// Python runs signal handlers on its main thread only. If that thread works alone, it looks in from time to time
-// between two steps; if it shares the work, it might be done long before the others, so it leaves the work to them and
-// waits.
+// Python runs signal handlers on its main thread only. If that thread works alone, it checks for signals between two
+// steps. If it shared the work, it might finish long before the others, so it leaves the work to them and waits.
 template <typename T>
 std::vector<EpochOutcome> run_interruptibly(const std::vector<Trainer<T>*>& trainers, std::int64_t epoch,
                                             double seconds_left, int n_threads) {

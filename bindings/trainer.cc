@@ -44,7 +44,8 @@ Samples<T> samples_of(const nb::dict& samples, std::int64_t n_features, const Lo
   const auto x = nb::cast<Input<T, 2>>(samples["x"], false);
   const auto n = static_cast<std::int64_t>(x.shape(0)), n_columns = static_cast<std::int64_t>(x.shape(1));
   const Labels<T> labels = labels_of<T>(samples, n, loss);
-  Samples<T> result{{x.data(), n, n_columns}, labels.targets, labels.weight, labels.rows, labels.n_rows, nullptr};
+  Samples<T> result{
+      {x.data(), n, n_columns}, labels.targets, labels.weight, labels.rows, labels.n_rows, nullptr, labels.offset};
   if (samples["encoding"].is_none()) {
     require(n_columns == n_features, "x has the wrong shape");
   } else {
@@ -115,11 +116,12 @@ void bind_member(nb::module_& module, const char* name) {
       [](const nb::dict& samples, const Output<double, 1>& mean, const Output<double, 1>& variance, int n_threads) {
         const auto p = static_cast<std::int64_t>(mean.shape(0));
         Encoding encoding{};
-        // Targets are not looked at, but have a shape.
+        // Targets are not read, but their shape is checked.
         const auto targets = nb::cast<Input<T, 2>>(samples["targets"], false);
         const Loss<T> any{LossKind::custom, 1, static_cast<std::int64_t>(targets.shape(1))};
         const Samples<T> view = samples_of<T>(samples, p, any, encoding);
-        require(view.n_rows >= 1 && has_shape(variance, {p}), "one mean and variance a column");
+        require(view.n_rows >= 1 && has_shape(variance, {p}),
+                "there must be rows, and one mean and variance per column");
         nb::gil_scoped_release unlocked;
         column_statistics(view, p, mean.data(), variance.data(), n_threads);
       },

@@ -32,7 +32,7 @@ def main() -> None:
     print(f"forward agrees with the dense NumPy definition to {error:.1e}\n")
 
     print("Plain gradient descent on the logistic loss:")
-    print(f"{'step':>6} {'loss':>8} {'accuracy':>9} {'leaves reached of ' + str(2**DEPTH):>22} {'us a step':>10}")
+    print(f"{'step':>6} {'loss':>8} {'accuracy':>9} {'leaves reached of ' + str(2**DEPTH):>22} {'us per step':>10}")
     gradients: ops.Gradients | None = None
     for step in range(N_STEPS + 1):
         start = time.perf_counter()

@@ -121,7 +121,7 @@ class _Collected:
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """In the other process: run the tests that are asked for until nobody asks any more."""
+    """In the other process: run the requested tests until there are no further requests."""
     if not IS_OTHER_PROCESS or session.testsfailed:  # pytest then says what could not be collected
         return None
     items = {item.nodeid: item for item in session.items}

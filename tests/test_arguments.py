@@ -56,13 +56,13 @@ MESSAGES = {
     "nodes that make no perfect tree": (
         {"split_weight": np.zeros((4, 8, 3))},
         ValueError,
-        "split_weight must have 2^d - 1 splits a tree; got 8 in shape (4, 8, 3): "
+        "split_weight must have 2^d - 1 splits per tree; got 8 in shape (4, 8, 3): "
         "a tree of depth 3 has 7, one of depth 4 has 15.",
     ),
     "no nodes": (
         {"split_weight": np.zeros((4, 0, 3))},
         ValueError,
-        "split_weight must have 2^d - 1 splits a tree; got 0 in shape (4, 0, 3): "
+        "split_weight must have 2^d - 1 splits per tree; got 0 in shape (4, 0, 3): "
         "a tree of depth 1 has 1, one of depth 2 has 3.",
     ),
     "too deep": (
@@ -86,7 +86,7 @@ MESSAGES = {
         {"split_bias": np.zeros((4, 8))},
         ValueError,
         "split_bias must have shape (4, 7) (trees, splits) to match split_weight of shape (4, 7, 3); got shape (4, 8): "
-        "pass one number a split, or None for no bias.",
+        "pass one number per split, or None for no bias.",
     ),
     "x of another dtype": (
         {"x": X.astype(np.float32)},

@@ -106,7 +106,7 @@ def test_files_are_written_when_they_are_due_and_at_the_end(tmp_path, monkeypatc
     """An epoch takes a second by this clock."""
     clock, written = [0], []
 
-    def note(path, config, members, states, next_epoch):
+    def note(path, config, members, states, next_epoch, run_seed):
         written.append(next_epoch)
 
     monkeypatch.setattr("softwood.training.loop.write_checkpoint", note)

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 # Training -----------------------------------------------------------------------------------------------------------
 
 
-def test_train_writes_a_model_and_the_story_of_the_run(folder):
+def test_train_writes_a_model_and_a_record_of_the_run(folder):
     story = json.loads((folder / "model.run.json").read_text())
     assert story["task"] == "classification"
     assert story["rows"] == {"training": 160, "test": 40}
@@ -54,7 +54,7 @@ def test_all_formats_give_the_same_model(folder, name, capsys, tmp_path):
     assert all(np.array_equal(theirs[key], ours[key]) for key in ours)
 
 
-def test_people_get_a_table_of_figures_and_the_files(capsys, tmp_path):
+def test_the_text_output_is_a_table_of_metrics_and_the_files(capsys, tmp_path):
     out = tmp_path / "iris.safetensors"
     code, printed, progress = ask(capsys, "train", "iris", "-o", out, *QUICK)
     assert code == 0
@@ -83,7 +83,7 @@ def test_parameters_come_from_a_file_and_options_win(capsys, tmp_path):
     assert "'deepth' is not one of them" in complaint(capsys, *command)
 
 
-def test_rows_without_a_target_are_left_out_and_said_to_be(capsys, tmp_path):
+def test_rows_without_a_target_are_left_out_with_a_note(capsys, tmp_path):
     path = tmp_path / "holes.csv"
     path.write_text("x,y\n" + "".join(f"{i},{'' if i < 3 else i % 2}\n" for i in range(40)))
     _, printed, notes = ask(capsys, "train", path, "-t", "y", "-o", tmp_path / "m.safetensors", "--json", *QUICK)
@@ -249,7 +249,7 @@ def test_ctrl_c_while_the_command_is_being_loaded(tmp_path):
     assert (code, said) == (130, "error: Interrupted; no file was left half-written.\n")
 
 
-def test_a_reader_that_goes_early_is_no_error(folder, tmp_path):
+def test_a_closed_output_pipe_is_not_an_error(folder, tmp_path):
     """As in `softwood predict ... | head -1`."""
     path = tmp_path / "long.csv"
     header, *lines = (folder / "data.csv").read_text().splitlines()

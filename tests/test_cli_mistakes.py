@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
     [
         ("", "is empty; it must hold a header and rows. Check how it was written."),
         ("x,y\n", "must hold at least one row; it has a header only. Check how it was written."),
-        ("x,y\n1,2\n3\n", "Line 3 of {path} has 1 fields, and the header 2: mend the line"),
+        ("x,y\n1,2\n3\n", "Line 3 of {path} has 1 fields, and the header 2: correct the line"),
         ("x,x,y\n1,2,3\n", "Column names of {path} must differ; 'x' occurs twice. Rename one."),
         ("x,y\n1,a\n2,a\n", "A classification needs two classes; 'y' is 'a' in every row."),
         ("x,y\n,a\n,b\n", "Column 'x' has no values at all. Leave it out with --drop x."),
@@ -81,14 +81,14 @@ ODD_TABLES = {
     "blank.csv": (lambda text: b"\n \n", "TABLE is empty; it must hold a header and rows."),
     "empty.csv.gz": (lambda text: gzip.compress(b""), "TABLE is empty; it must hold a header and rows."),
     "header.csv": (lambda text: text[: text.index(b"\n")], "TABLE must hold at least one row; it has a header only."),
-    "ragged.csv": (lambda text: text + b"1,2\n", "Line 202 of TABLE has 2 fields, and the header 7: mend the line"),
+    "ragged.csv": (lambda text: text + b"1,2\n", "Line 202 of TABLE has 2 fields, and the header 7: correct the line"),
     "twice.csv": (lambda text: text.replace(b"constant", b"is new", 1), "must differ; 'is new' occurs twice."),
     "junk.csv": (lambda text: bytes(range(256)) * 9, "TABLE is not a text file, whatever its name says."),
     "picture.csv": (lambda text: b"\x89PNG\r\n\x1a\n" + bytes(99), "TABLE is not a text file"),
     "utf16.csv": (lambda text: text.decode().encode("utf-16"), "it looks like UTF-16. Convert it: iconv -f UTF-16"),
     "latin1.csv": (lambda text: text.decode().replace("城市", "ä").encode("latin1"), "Convert it: iconv -f LATIN1"),
     "plain.csv.gz": (lambda text: text, "TABLE is not compressed by gzip, as its name says. Take .gz off its name"),
-    "cut.csv.gz": (lambda text: gzip.compress(text)[:-99], "TABLE is cut short or damaged"),
+    "cut.csv.gz": (lambda text: gzip.compress(text)[:-99], "TABLE is truncated or damaged"),
     "junk.parquet": (lambda text: text, "TABLE cannot be read (Parquet magic bytes not found"),
 }
 
@@ -101,7 +101,7 @@ def test_an_odd_table_is_refused_alike_everywhere(folder, capsys, tmp_path, name
     assert says in said
 
 
-def test_a_table_that_is_no_file_or_cut_short(folder, capsys, tmp_path):
+def test_a_table_that_is_not_a_file_or_truncated(folder, capsys, tmp_path):
     model = folder / "model.safetensors"
     (tmp_path / "folder.csv").mkdir()
     assert everywhere(capsys, model, tmp_path / "folder.csv", tmp_path) == {
@@ -191,7 +191,8 @@ def test_a_word_among_numbers_is_pointed_out(folder, capsys, tmp_path):
     lines = (folder / "data.csv").read_text().splitlines()
     path.write_text("\n".join([lines[0], "heavy" + lines[1][lines[1].index(",") :], *lines[2:]]) + "\n")
     command = ["train", path, "-t", "will they leave?", "-o", tmp_path / "m.safetensors"]
-    assert complaint(capsys, *command).startswith("Column 'größe' holds numbers, but also 'heavy'. Mend such cells")
+    said = complaint(capsys, *command)
+    assert said.startswith("Column 'größe' holds numbers, but also 'heavy'. Correct or empty such cells")
     for command in (["predict"], ["evaluate"], ["report"]):
         said = complaint(capsys, *command, folder / "model.safetensors", path)
         assert said.startswith(f"Column 'größe' of {path} must hold numbers, as at training; got 'heavy' in line 2.")
@@ -259,7 +260,7 @@ def test_a_full_disk_leaves_no_file(folder, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_no_space_is_said_in_plain_words(folder, capsys, monkeypatch):
+def test_a_full_disk_is_reported_in_plain_words(folder, capsys, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -286,7 +287,7 @@ def test_names_that_are_wrong(folder, capsys, tmp_path):
     assert "depth must be" in complaint(capsys, "train", "iris", "-o", tmp_path / "m.safetensors", "--depth", "0")
 
 
-def test_files_that_are_no_models(folder, capsys, tmp_path):
+def test_files_that_are_not_models(folder, capsys, tmp_path):
     data = folder / "data.csv"
     assert "nowhere.safetensors: No such file" in complaint(capsys, "info", "nowhere.safetensors")
     assert "is not a softwood model" in complaint(capsys, "predict", data, data)
@@ -342,7 +343,7 @@ def test_mistakes_in_a_process_of_their_own(folder, tmp_path):
         ("train", "empty.csv", "-t", "y"): "Check how it was written",
         ("train", "hollow.csv", "-t", "y"): "--drop x",
         ("train", "one-class.csv", "-t", "y"): "Choose another target",
-        ("train", "ragged.csv", "-t", "y"): "mend the line",
+        ("train", "ragged.csv", "-t", "y"): "correct the line",
         ("train", "ids.csv", "-t", "y"): "--drop id",
         ("info", "newer.model"): "pip install --upgrade softwood",
         ("predict", "good.csv", "good.csv"): "is not a softwood model",

@@ -186,12 +186,13 @@ def test_numbers_beyond_float32_become_its_largest():
 def test_merge_rows():
     base = np.array([[1, np.nan], [0.0, 2], [1, np.nan], [-0.0, 2], [1, np.nan], [7, 7]], dtype=np.float32)
     y = np.array([0, 1, 0, 1, 1, 0])
-    rows, weight, count = merge_rows(base, y, np.array([1.0, 2, 3, 4, 5, 0]))
+    rows, weight, count, standing_for = merge_rows(base, y, np.array([1.0, 2, 3, 4, 5, 0]))
     np.testing.assert_array_equal(count, weight)
+    np.testing.assert_array_equal(standing_for, [0, 1, 0, 1, 4, -1])
     np.testing.assert_array_equal(merge_rows(base, y, np.array([1.0, 2, 3, 4, 5.5, 0]))[2], np.where(rows == 4, 1, 2))
     assert {(int(r), float(w)) for r, w in zip(rows, weight, strict=True)} == {(0, 4.0), (1, 6.0), (4, 5.0)}
     order = np.random.default_rng(0).permutation(6)
-    shuffled, shuffled_weight, _ = merge_rows(base[order], y[order], np.array([1.0, 2, 3, 4, 5, 0])[order])
+    shuffled, shuffled_weight, *_ = merge_rows(base[order], y[order], np.array([1.0, 2, 3, 4, 5, 0])[order])
     np.testing.assert_array_equal(base[order][shuffled], base[rows])
     np.testing.assert_array_equal(shuffled_weight, weight)
 
@@ -199,14 +200,14 @@ def test_merge_rows():
 def test_rows_that_share_a_key_but_differ_stay_apart(monkeypatch):
     monkeypatch.setattr("softwood.tabular.columns._mix", lambda key, values: key)
     base = np.array([[1.0], [1.0], [2.0], [1.0]], dtype=np.float32)
-    rows, weight, _ = merge_rows(base, np.array([0.0, 0.0, 0.0, 5.0]), np.ones(4))
+    rows, weight, *_ = merge_rows(base, np.array([0.0, 0.0, 0.0, 5.0]), np.ones(4))
     assert rows.tolist() == [0, 2, 3]
     assert weight.tolist() == [2, 1, 1]
 
 
 def test_every_nan_is_the_same():
     other_nan = np.array([0x7FC00001], dtype=np.uint32).view(np.float32)[0]
-    rows, weight, _ = merge_rows(np.array([[np.nan], [other_nan]], dtype=np.float32), np.zeros(2), np.ones(2))
+    rows, weight, *_ = merge_rows(np.array([[np.nan], [other_nan]], dtype=np.float32), np.zeros(2), np.ones(2))
     assert (len(rows), weight.tolist()) == (1, [2])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 import re
 import signal
@@ -269,7 +268,7 @@ def test_eval_set_decides_the_best_epoch(form):
 
 def test_eval_sets_that_do_not_fit_are_refused():
     X, y = X_CANCER[400:], Y_CANCER[400:]
-    for wrong in (X, (X,), [(X, y)] * 2):
+    for wrong in (X, (X,), [(X, y), X], [(X, y, None, None, None)]):
         with pytest.raises(ValueError, match="eval_set must be a tuple"):
             TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, eval_set=wrong)
     with pytest.raises(ValueError, match=r"known at the first fit.*got \[7\]"):
@@ -351,8 +350,8 @@ def test_checkpoint_and_resume(tmp_path, monkeypatch):
         if epochs == [0, 1, 2]:
             raise KeyboardInterrupt
 
-    often = functools.partial(fit_members, checkpoint_every=0)
-    monkeypatch.setattr("softwood.tabular.fit.fit_members", lambda *a, **o: often(*a, **{**o, "callback": note}))
+    options = {"callback": note, "checkpoint_every": 0}
+    monkeypatch.setattr("softwood.tabular.fit.fit_members", lambda *a, **o: fit_members(*a, **o | options))
     with pytest.raises(KeyboardInterrupt):
         TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c")
     resumed = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c", resume=True)
@@ -415,7 +414,7 @@ def test_unfitted():
     ("params", "message"),
     [
         ({"depth": 0}, r"depth must be an integer from 1 to 20; got 0\."),
-        ({"n_trees": 2.5}, r"n_trees must be an integer of at least 1; got 2\.5\."),
+        ({"n_trees": 2.5}, r"n_trees must be an integer of at least 1, or 'auto'; got 2\.5\."),
         ({"gamma": 0}, r"gamma must be a number above 0; got 0\."),
         ({"max_features": 1.5}, r"max_features must be a number above 0 and at most 1, or 'auto'; got 1\.5\."),
         ({"validation_fraction": 0.9}, r"validation_fraction must be .* at most 0\.5, or None; got 0\.9\."),
@@ -450,3 +449,30 @@ def test_tiny_tables():
             warnings.simplefilter("error")
             assert TreeEnsembleClassifier(**QUICK).fit(X, y).predict(X).shape == (n,)
             assert np.isfinite(TreeEnsembleRegressor(**QUICK).fit(X, y).predict(X)).all()
+
+
+def test_resume_without_a_seed_takes_that_of_the_checkpoint(tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+    path = tmp_path / "run.ckpt"
+    settings = {"n_members": 2, "n_trees": 4, "max_epochs": 4}
+    first = TreeEnsembleRegressor(**settings).fit(X, y, checkpoint=path)
+    again = TreeEnsembleRegressor(**settings).fit(X, y, checkpoint=path, resume=True)
+    np.testing.assert_array_equal(again.predict(X), first.predict(X))
+
+
+def test_the_path_of_a_checkpoint_is_tried_before_training(tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+    for path in (tmp_path / "nowhere" / "run.ckpt", tmp_path):
+        with pytest.raises(OSError, match="checkpoint must be a path that can be written to"):
+            TreeEnsembleRegressor(max_epochs=10_000, patience=None).fit(X, y, checkpoint=path)
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_a_warning(tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    callbacks = [lambda summary: folder.exists() and folder.rmdir()]
+    model = TreeEnsembleRegressor(n_members=1, n_trees=2, max_epochs=2, callbacks=callbacks)
+    with pytest.warns(UserWarning, match="could not be saved .*; training goes on"):
+        model.fit(X, y, checkpoint=folder / "run.ckpt", checkpoint_every=0)
+    assert model.n_iter_ == 2

@@ -84,7 +84,7 @@ def test_contributions_of_columns_add_up_for_any_background(fitted, table):
     np.testing.assert_allclose(one.base + one.values.sum(axis=1), scores[:1], **SINGLE)
 
 
-def test_only_columns_that_are_looked_at_contribute():
+def test_only_columns_that_are_used_contribute():
     X = np.random.default_rng(0).normal(size=(200, 3))
     X[:, 2] = 1.0  # a constant is no input of any tree
     regressor = softwood.TreeEnsembleRegressor(**SMALL).fit(X, X[:, 0])
@@ -176,7 +176,7 @@ def test_a_rule_says_which_way_and_why():
     boundary = low.threshold / low.terms[0].coefficient
     assert boundary == pytest.approx(40, abs=8)
     assert "* age = " in str(low)
-    assert str(low).endswith("goes left surely" if low.goes_left else "goes right surely")
+    assert str(low).endswith("always goes left" if low.goes_left else "always goes right")
 
 
 def test_parts_of_dates_are_named():
@@ -204,7 +204,7 @@ def test_parts_of_dates_are_named():
 
 def test_a_split_without_weights_says_so():
     rule = SplitRule((), threshold=0.1, half_width=0.5, left_probability=0.25)
-    assert str(rule) == "looks at no column: goes right with probability 0.75"
+    assert str(rule) == "uses no column: goes right with probability 0.75"
 
 
 def test_usage_counts_traffic_and_finds_unused_nodes():

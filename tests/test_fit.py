@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
 
 from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.tabular.features import FeatureKind
@@ -68,7 +72,7 @@ def test_each_member_holds_out_another_part(runs):
     ],
 )
 def test_rows_that_a_member_holds_out(runs, n_rows, fraction, sizes):
-    """Fewer than two rows say nothing about the best epoch."""
+    """Fewer than two rows cannot choose the best epoch."""
     X = np.arange(float(n_rows))[:, None]
     TreeEnsembleRegressor(**QUICK, validation_fraction=fraction).fit(X, X[:, 0])
     for member in runs[0][1]:
@@ -116,7 +120,7 @@ def test_the_first_of_several_members_chooses_the_penalty_on_long_tables(runs):
     X = rng.normal(size=(2400, 6))
     model = TreeEnsembleRegressor(**{**QUICK, "n_members": 3}).fit(X, X[:, 0] * X[:, 1])
     (_, pair, _), (rest, members, _) = runs
-    assert [member.l1 for member in pair] == [None, 0.03]
+    assert [dict(member.changes) for member in pair] == [{}, {"l1": 0.03}]
     assert pair[0].seed == pair[1].seed
     assert len(members) == 2
     history = pd.DataFrame(model.history_).query("is_best and member == 0")
@@ -128,7 +132,7 @@ def test_the_first_of_several_members_chooses_the_penalty_on_long_tables(runs):
     assert [config.l1 for config, _, _ in runs] == [0.05]  # nothing to choose between
     runs.clear()
     TreeEnsembleRegressor(**{**QUICK, "n_members": 3}, l1=0.1).fit(X, X[:, 0])
-    assert [(config.l1, [member.l1 for member in members]) for config, members, _ in runs] == [(0.1, [None] * 3)]
+    assert [(config.l1, [member.changes for member in members]) for config, members, _ in runs] == [(0.1, [{}] * 3)]
 
 
 def test_pieces_go_on_from_each_other_at_a_constant_rate(runs):
@@ -154,3 +158,51 @@ def test_members_of_a_later_piece_keep_their_encodings(runs):
     model.set_params(encoding="standard").partial_fit(X_CANCER, Y_CANCER)
     assert [member.encoding for member in model.model_.members] == ["piecewise"] * 2
     assert all((member.train.encoding.kind == FeatureKind.RAMP).any() for member in runs[1][1])
+
+
+def test_out_of_fold_predictions_are_those_of_the_member_that_held_the_row_out(runs):
+    model = TreeEnsembleClassifier(**{**QUICK, "n_members": 6}).fit(X_CANCER, Y_CANCER)
+    ((_, members, _),) = runs
+    for i, member in enumerate(members):
+        alone = copy.copy(model.model_)
+        vars(alone).pop("program", None), vars(alone).pop("_predictor", None)
+        alone.members = [model.model_.members[i]]
+        held_out = member.validation.rows
+        np.testing.assert_allclose(
+            model.oof_prediction_[held_out], alone.predict_proba(X_CANCER[held_out]), rtol=1e-4, atol=1e-6
+        )
+
+
+def test_out_of_fold_predictions_know_nothing_of_their_own_labels():
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(300, 5)), random.integers(2, size=300)
+    model = TreeEnsembleClassifier(
+        n_members=6, learning_rate=0.05, l1=0.0, patience=None, max_epochs=10, random_state=0
+    )
+    model.fit(X, y)
+    assert roc_auc_score(y, model.predict_proba(X)[:, 1]) > 0.8
+    assert roc_auc_score(y, model.oof_prediction_[:, 1]) < 0.6
+
+
+def test_out_of_fold_predictions_of_equal_rows_rows_without_weight_and_rows_never_held_out():
+    X, y = np.tile(X_CANCER[:60], (2, 1)), np.tile(X_CANCER[:60, 0], 2)
+    weight = np.ones(120)
+    weight[[3, 63]] = 0
+    model = TreeEnsembleRegressor(**QUICK).fit(X, y, sample_weight=weight)
+    assert model.oof_prediction_.shape == (120,)
+    np.testing.assert_array_equal(model.oof_prediction_[:60], model.oof_prediction_[60:])
+    assert np.isnan(model.oof_prediction_[3])
+    assert 0.3 < np.isnan(model.oof_prediction_).mean() < 0.7  # two of six folds, and each row lies in up to two
+    model.fit(X, y, eval_set=(X, y))
+    assert not hasattr(model, "oof_prediction_")
+
+
+def test_repr_tells_what_auto_became():
+    model = TreeEnsembleRegressor(**QUICK)
+    assert "fitted" not in repr(model)
+    model.fit(X_CANCER, X_CANCER[:, 0])
+    call, _, chosen = repr(model).partition(", fitted with ")
+    assert call == repr(clone(model))
+    assert "batch_size=32" in chosen
+    assert "l1=0.1" in chosen
+    assert "n_trees" not in chosen

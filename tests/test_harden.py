@@ -21,7 +21,7 @@ def leaves_reached(estimator, X):
 
 
 @pytest.mark.parametrize("name", ["binary", "logistic", "smoother", "batch_norm", "targets"])
-def test_one_path_a_tree(name):
+def test_one_path_per_tree(name):
     X = rows(name, 300)
     assert leaves_reached(fitted(name), X).mean() > 1.05
     assert np.all(leaves_reached(fitted(name).harden(), X) == 1)

@@ -130,7 +130,7 @@ def test_the_table_of_the_docs_is_as_declared():
     script = runpy.run_path(str(ROOT / "docs/write_tables.py"))
     page = (ROOT / "docs/tabular.md").read_text()
     assert script["with_table"](page) == page, "run `python docs/write_tables.py`"
-    assert page.count("| `n_trees` | int >= 1 |") == 1
+    assert page.count("| `depth` | int in [1, 20] |") == 1
 
 
 # The command line ---------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_options_reach_the_estimator(capsys, tmp_path, monkeypatch):
         seen.update(estimator.get_params())
         raise ValueError("enough")
 
-    monkeypatch.setattr("softwood.cli.commands._fit", fit)
+    monkeypatch.setattr("softwood.cli.training._fit", fit)
     options = {
         "--n-trees": "3", "--gamma-end": "none", "--patience": "None", "--l1": "auto", "--weight-decay": "0.5",
         "--batch-norm": "fixed", "--activation": "logistic", "--validation-fraction": "0.25", "--encoding": "standard",

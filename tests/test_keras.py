@@ -321,7 +321,7 @@ def test_any_leading_dimensions_known_or_not(make_problem):
         np.testing.assert_allclose(output, expected.reshape(*shape, 4, 3), rtol=1e-5, atol=1e-5)
 
 
-def test_batches_of_no_one_and_of_integers(make_problem):
+def test_empty_batches_and_batches_of_integers(make_problem):
     layer = layer_of(make_problem(dtype=np.float32))
     assert tuple(layer(np.zeros((0, 5), "float32")).shape) == (0, 3)
     ones = np.ones((2, 5), "int32")
@@ -391,7 +391,7 @@ class TestTensorFlowTrees:
             ([(5, 3)], [(2, 4)], 0.0, "smooth_step_param must be a positive number; received 0.0"),
         ],
     )
-    def test_refuses_what_is_no_ensemble(self, nodes, leaves, smoothing, message):
+    def test_refuses_what_is_not_an_ensemble(self, nodes, leaves, smoothing, message):
         with pytest.raises(ValueError, match=message):
             from_tf_trees([np.zeros(s) for s in nodes], [np.zeros(s) for s in leaves], smoothing)
 
@@ -575,7 +575,7 @@ class TestGamma:
             weight.assign(rng.normal(size=weight.shape) * 0.3)
         return model, trees
 
-    def test_what_is_set_holds_in_compiled_functions(self, table):
+    def test_a_new_gamma_takes_effect_in_compiled_functions(self, table):
         x, _ = table
         model, trees = self.make(gamma=3.0, use_bias=True)
         wide = model.predict(x, verbose=0)

@@ -44,7 +44,7 @@ def test_categories_have_an_entry_per_code_and_one_for_others():
     assert (entries, fractions) == ([0, 3, 4, 4], [0] * 4)
 
 
-def test_columns_that_say_nothing_are_left_out():
+def test_columns_without_information_are_left_out():
     constant = np.ones((5, 1))
     assert lookups_of(constant) is None
     missing = np.array([[1.0], [np.nan], [1.0], [np.nan], [1.0]])

@@ -285,7 +285,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_files_that_lie_are_refused(lie, saved):
+def test_inconsistent_files_are_refused(lie, saved):
     rewrite(saved, lie)
     with pytest.raises(ModelFileError, match="is damaged"):
         softwood.load(saved)

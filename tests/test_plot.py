@@ -47,7 +47,7 @@ def test_history_shows_the_mean_over_members(fitted):
     assert labels == ["training loss", "validation loss", "validation R²"]
 
 
-def test_a_member_that_has_stopped_counts_with_its_last_figures(fitted):
+def test_a_member_that_has_stopped_counts_with_its_last_values(fitted):
     model = copy.copy(fitted.model_)
     model.history = {"member": [0, 0, 0, 1], "epoch": [0, 1, 2, 0], "train_loss": [4.0, 2.0, 1.0, 8.0]}
     assert mean_history(model)["train_loss"].tolist() == [6.0, 5.0, 4.5]
@@ -137,7 +137,7 @@ def test_pictures_are_written_whole(fitted, rows, tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_letters_that_the_font_lacks_are_said_once(fitted, rows, tmp_path):
+def test_letters_that_the_font_lacks_are_reported_once(fitted, rows, tmp_path):
     ax = plot.plot_importances(fitted)
     ax.set_xlabel("城市")
     with pytest.warns(UserWarning, match="The font has no letters for some names") as said:

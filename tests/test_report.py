@@ -101,7 +101,7 @@ def test_choices_change_the_picture_without_errors(browser, page):
     task, path = page
     browser.get(path.as_uri())
     assert len(browser.find_elements("css selector", "#tree-picture .node")) == 15
-    assert len(browser.find_elements("css selector", "#figures tr")) == (3 if task == "regression" else 4)
+    assert len(browser.find_elements("css selector", "#metrics tr")) == (3 if task == "regression" else 4)
     seen = [picture(browser)]
     choose(browser, "tree", 1)
     seen.append(picture(browser))
@@ -120,7 +120,7 @@ def test_choices_change_the_picture_without_errors(browser, page):
 
 
 @needs_browser
-def test_nodes_speak_when_pointed_at_and_by_keyboard(browser, page):
+def test_nodes_show_details_on_hover_and_by_keyboard(browser, page):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 

@@ -173,7 +173,7 @@ def test_the_trainer_goes_on_from_the_new_weights():
     assert 90 < leaf_weight.min() < 100
 
 
-def test_trees_of_ones_own_take_the_place_of_a_member():
+def test_a_member_can_be_replaced_by_other_trees():
     estimator = fitted("multiclass")
     module = from_model(estimator, member=0)
     n_inputs = module.members[0].trees.in_features

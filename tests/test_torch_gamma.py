@@ -152,7 +152,7 @@ def test_functional_calls_take_a_whole_state_dict():
 
 
 @pytest.mark.parametrize("learn_gamma", [False, True])
-def test_what_is_set_holds_from_the_next_call_on(learn_gamma):
+def test_a_new_gamma_takes_effect_at_the_next_call(learn_gamma):
     layer = make_layer(gamma=3.0, learn_gamma=learn_gamma)
     copied = copy.deepcopy(layer)
     layer.gamma = 0.3

@@ -95,7 +95,7 @@ def test_compiled_code(without):
 
 
 def test_the_native_kernels_still_run(without, monkeypatch):
-    """Through the operator if nobody says who watches; only where torch.func cannot be excluded by the dense form."""
+    """Through the operator if it is unknown what is active; by the dense form only if torch.func cannot be excluded."""
     arguments = make_arguments(requires_grad=False)
     calls = []
     forward = native.forward
@@ -107,7 +107,7 @@ def test_the_native_kernels_still_run(without, monkeypatch):
         assert len(calls) == n_calls, paths
 
 
-def test_a_tape_is_kept_where_nobody_says_that_the_graph_goes(without, monkeypatch):
+def test_a_tape_is_kept_if_the_end_of_the_graph_is_unknown(without, monkeypatch):
     without(*CALLS[-2:])
     tapes = []
     backward = native.backward

@@ -1,4 +1,4 @@
-"""Work that the PyTorch layer does not do: gradients that nobody needs, traversals that a tape saves, stale tapes."""
+"""Work that the PyTorch layer does not do: gradients that are not needed, traversals that a tape saves, stale tapes."""
 
 import sys
 

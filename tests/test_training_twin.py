@@ -44,7 +44,7 @@ def dense_output(x, split_weight, split_bias, leaf_weight, gamma):
 
 
 def row_losses(loss: Loss, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """One number a row, from PyTorch's own losses where it has them."""
+    """One number per row, from PyTorch's own losses where it has them."""
     if callable(loss.name):
         raise ValueError("write the loss of a callable beside it")
     if loss.name == "cross_entropy":

@@ -20,7 +20,7 @@ from softwood.cli.tune import Search, run_search
 IRIS = ["tune", "iris", "--folds", "2", "-o", "best.json"]
 
 
-def test_a_study_is_kept_and_gone_on_with(capsys, tmp_path):
+def test_a_study_is_kept_and_continued(capsys, tmp_path):
     command = ["tune", "iris", "--trials", "2", "--folds", "2", "-o", tmp_path / "best.json", "--json"]
     _, printed, _ = ask(capsys, *command)
     first = json.loads(printed)
@@ -33,7 +33,7 @@ def test_a_study_is_kept_and_gone_on_with(capsys, tmp_path):
     assert second["value"] >= first["value"]
 
 
-def test_a_study_with_other_settings_is_not_gone_on_with(capsys, tmp_path):
+def test_a_study_with_other_settings_is_not_continued(capsys, tmp_path):
     command = ["tune", "iris", "--trials", "1", "-o", tmp_path / "best.json"]
     ask(capsys, *command, "--folds", "2")
     said = complaint(capsys, *command, "--folds", "3")

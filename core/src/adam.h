@@ -11,7 +11,7 @@ namespace softwood::SOFTWOOD_ISA {
 template <typename T>
 SOFTWOOD_INLINE Vector<T> square_root(Vector<T> v) {
 #if defined(__AVX512F__)
-  // The masked forms with all lanes: the plain ones make some compilers warn of a value without a start.
+  // Masked forms with all lanes set: the plain ones make some compilers warn of an uninitialised value.
   if constexpr (sizeof(T) == 4)
     return (Vector<T>)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
   else

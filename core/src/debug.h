@@ -1,5 +1,5 @@
 // Assertions of the invariants that the kernels rely on. They cost nothing unless SOFTWOOD_DEBUG is defined (`make
-// debug`), where a broken one ends the process. docs/kernels.md lists the invariants.
+// debug`), where a violated one aborts the process. docs/kernels.md lists the invariants.
 #pragma once
 
 namespace softwood {

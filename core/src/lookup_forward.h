@@ -15,17 +15,17 @@ SOFTWOOD_INLINE T* row_of(T* rows, std::uint32_t row) {
 }
 
 // Rows of values that stay in the first-level cache while sample after sample reads them.
-constexpr std::int64_t kTileRows = 384;
+constexpr std::int64_t kCachedRows = 384;
 
 // Calls body(begin, end) for runs of the slots that are not lazy: of one kind, and with few rows of values.
 template <typename Body>
-SOFTWOOD_INLINE void for_each_tile(const LookupBlock& block, const Body& body) {
+SOFTWOOD_INLINE void for_each_cached_run(const LookupBlock& block, const Body& body) {
   for (std::int32_t begin = 0, end; begin < block.n_dense; begin = end) {
     const std::int32_t kind_end = begin < block.n_interpolated ? block.n_interpolated : block.n_dense;
     std::int64_t n_rows = 0;
     for (end = begin; end < kind_end; ++end) {
       n_rows += block.columns[block.slots[end].column].n_entries;
-      if (n_rows > kTileRows && end > begin) break;
+      if (n_rows > kCachedRows && end > begin) break;
     }
     body(begin, end);
   }
@@ -108,7 +108,7 @@ void split_values(const LookupVisit& visit, float* t) {
     before = t;
     stride = kBlockLanes;
   };
-  for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
+  for_each_cached_run(block, [&](std::int32_t begin, std::int32_t end) {
     if (begin < block.n_interpolated)
       add(ReadInterpolated{}, begin, end);
     else

@@ -218,7 +218,7 @@ void backward_block(const LookupVisit& visit, const LookupBackward& out, const A
   if (visit.list.sample == nullptr && 2 * n_active >= visit.list.count) {
     add_all_to_slots(block, out, visit.list.count);
   } else {
-    for_each_tile(block, [&](std::int32_t begin, std::int32_t end) {
+    for_each_cached_run(block, [&](std::int32_t begin, std::int32_t end) {
       if (begin < block.n_interpolated)
         add_to_slots<AddInterpolated>(visit, out, n_active, begin, end);
       else
@@ -352,7 +352,8 @@ void update_column(const LookupColumn& column, const AdamStep<float>& step, cons
   const Sixteen of_knots = sum_terms(0, n_knots, grad);
   const Sixteen linear =
       sum_terms(0, n_knots, [&](std::int32_t e) __attribute__((always_inline)) { return grad(e) * column.linear[e]; });
-  // Rows are updated from the last to the first, which no processor foresees: those of the next column are asked for.
+  // Rows are updated from the last to the first, which hardware does not predict: those of the next column are
+  // prefetched.
   const std::int64_t ahead = std::int64_t(column.n_parameters()) * kBlockLanes;
   Sixteen suffix = n_knots > 0 ? grad(n_knots - 1) : Sixteen{};
   for (std::int32_t r = n_ramps - 1; r >= 0; --r) {

@@ -24,8 +24,8 @@ struct LookupSlot {
 };
 
 // What both passes need to know of a block. Its rows of values [rows, 16] are the bias, in which splits that do not
-// exist are +infinity, then V of each column, then one row that nothing is read from but times 0. They are aligned to
-// 64 bytes; the table need not be.
+// exist are +infinity, then V of each column, then one row that is only read to be multiplied by 0. They are aligned
+// to 64 bytes; the table need not be.
 struct LookupBlock {
   const LookupColumn* columns;  // all q
   const LookupSlot* slots;      // first those that interpolate, then other ones, then lazy ones
@@ -47,7 +47,8 @@ struct LookupFours {
   const float* fraction;        // [n_fours, 4]
 };
 
-// Samples that reach a block: sample[j] with probability[j]. Without these arrays, all samples of the batch surely.
+// Samples that reach a block: sample[j] with probability[j]. Without these arrays: all samples, each with
+// probability 1.
 struct LookupList {
   std::int64_t count;
   const std::int32_t* sample;

@@ -83,7 +83,7 @@ struct Walk {
   std::int64_t tree;
   const LookupCell* cells;
   const WalkResults& results;
-  float* built;  // values of the block that is being visited, if they are not at hand
+  float* built;  // values of the block that is being visited, if none are stored
   Arena& arena;
 
   // Block number `place` of a level.

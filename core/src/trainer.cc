@@ -45,6 +45,14 @@ struct Batch {
   const T* weights(const Labels<T>& labels) const { return labels.weight != nullptr ? weight.data() : nullptr; }
 };
 
+template <typename T>
+void add_offsets(const Labels<T>& labels, std::span<const std::int64_t> rows, std::int64_t n_outputs, T* scores) {
+  if (labels.offset == nullptr) return;
+  for (const std::int64_t row : rows) {
+    for (std::int64_t j = 0; j < n_outputs; ++j) *scores++ += labels.offset[row * n_outputs + j];
+  }
+}
+
 }  // namespace
 
 template <typename T>
@@ -84,6 +92,7 @@ double Trainer<T>::State::step(std::int64_t begin, std::int64_t end, double gamm
   const auto rows =
       batch.gather(train, loss.n_targets, begin, end, [&](std::int64_t i) { return train.row(order[i]); });
   trees->forward(rows, gamma, batch.scores.data(), n_threads);
+  add_offsets(train, rows, loss.n_outputs, batch.scores.data());
 
   const T share = 1 / T(n);
   const double total =
@@ -107,6 +116,7 @@ void Trainer<T>::State::validate(double gamma, int n_threads, T* all_scores, Epo
         held_out.gather(validation, loss.n_targets, begin, end, [&](std::int64_t i) { return validation.row(i); });
     T* const scores = all_scores != nullptr ? all_scores + begin * loss.n_outputs : held_out.scores.data();
     trees->evaluate(Part::validation, rows, gamma, scores, n_threads);
+    add_offsets(validation, rows, loss.n_outputs, scores);
     const T* const weight = held_out.weights(validation);
     const double part = loss.evaluate(scores, held_out.targets.data(), weight, n, T(1), nullptr);
     metric.add(scores, held_out.targets.data(), weight, n);

@@ -14,6 +14,7 @@ from softwood import ops
 from softwood.ops import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
+    from softwood import callbacks as callbacks
     from softwood import explain as explain
     from softwood import export as export
     from softwood import jax as jax
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from softwood import training as training
     from softwood import tune as tune
     from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, load
+    from softwood.model.predictor import load_predictor
     from softwood.training.losses import Loss
 
 __all__ = [
     "TreeEnsembleClassifier",
     "TreeEnsembleRegressor",
     "load",
+    "load_predictor",
     "Loss",
     "explain",
     "export",
@@ -44,9 +47,10 @@ __all__ = [
 ]
 __version__ = version("softwood")
 
-# Imported when first asked for, so that `import softwood` stays light. Type checkers read the imports above instead.
+# Imported on first use, so that `import softwood` stays light. Type checkers read the imports above instead.
 _LAZY_MODULES = frozenset(
     {
+        "callbacks",
         "explain",
         "export",
         "jax",
@@ -66,6 +70,7 @@ _LAZY_NAMES: dict[str, str] = {  # name -> the module that defines it
     "TreeEnsembleClassifier": "softwood.estimators",
     "TreeEnsembleRegressor": "softwood.estimators",
     "load": "softwood.estimators",
+    "load_predictor": "softwood.model.predictor",
 }
 
 if not TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Entry point of the command `softwood` and of ``python -m softwood``: errors of one line, and exit codes.
 
-0 is success, 2 a mistake in the call or the data (said in one line on standard error), 130 an interrupt by Ctrl-C. No
-command leaves a half-written file behind.
+0 is success, 2 a mistake in the call or the data (explained in one line on standard error), 130 an interrupt by
+Ctrl-C. No command leaves a half-written file behind.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _show_warning  # catch_warnings puts the old one back
         try:
-            # Not standalone: mistakes in the call then come as exceptions, not as boxes of many lines.
+            # Not standalone: mistakes in the call are then raised as exceptions, not printed as boxes of many lines.
             code = app(None if arguments is None else list(arguments), prog_name="softwood", standalone_mode=False)
             if code == _INTERRUPTED:
                 return _interrupted()
@@ -55,7 +55,7 @@ def _interrupted() -> int:
 
 
 def _usage_error(error: Exception) -> int:
-    """Say what is wrong with the call. Typer brings its own copy of click's exceptions, so they are known by name."""
+    """Explain what is wrong with the call. Typer has its own copy of click's exceptions, so their names decide."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "NoArgsIsHelpError" in kinds:  # the help has been printed
         return 2
@@ -81,7 +81,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def main() -> None:
-    """Run the command that the shell asked for."""
+    """Run the command of this process."""
     try:
         code = run()
     except KeyboardInterrupt:  # while modules are imported, before typer takes over

@@ -1,8 +1,8 @@
-"""What a caller hands over, turned into arrays that the core can take, or into an error that says what to do.
+"""Checks of arguments: array-likes in, arrays that the core can take out, or an error that says what to do.
 
 In come array-likes and settings; out go aligned float32 or float64 arrays of matching shapes. `softwood.ops` and
-`softwood.reference` check their arguments here, so that both refuse the same input with the same words. Values are left
-to others: whether `x` is finite is asked by the caller, who knows the cheapest way.
+`softwood.reference` check their arguments here, so that both refuse the same input with the same message. Whether `x`
+is finite is checked by the caller, which knows the cheapest way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NATIVE = (_FLOAT32, _FLOAT64)
 
 
 class EnsembleArrays(NamedTuple):
-    """An ensemble's checked arrays; `leaf_weight` is None where only routing is asked for."""
+    """An ensemble's checked arrays; `leaf_weight` is None where only routing is needed."""
 
     split_weight: FloatArray
     leaf_weight: FloatArray | None
@@ -56,7 +56,7 @@ class EnsembleArrays(NamedTuple):
 def check_arrays(
     x: Any, split_weight: Any, leaf_weight: Any, split_bias: Any
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray | None]:
-    """The batch, `split_weight`, `leaf_weight` and `split_bias` of a call, checked against one another."""
+    """The batch, `split_weight`, `leaf_weight` and `split_bias` of a call, checked for matching shapes."""
     if split_bias is None and _are_ready(x, split_weight, leaf_weight):
         return x, split_weight, leaf_weight, None
     w, o, b = check_ensemble(split_weight, leaf_weight, split_bias, dtype=getattr(x, "dtype", None))
@@ -81,7 +81,7 @@ def check_ensemble(
     if n_splits < 1 or n_splits & (n_splits + 1):
         depth = max((n_splits + 1).bit_length() - 1, 1)
         raise ValueError(
-            f"split_weight must have 2^d - 1 splits a tree; got {n_splits} in shape {w.shape}: "
+            f"split_weight must have 2^d - 1 splits per tree; got {n_splits} in shape {w.shape}: "
             f"a tree of depth {depth} has {2**depth - 1}, one of depth {depth + 1} has {2 ** (depth + 1) - 1}."
         )
     if n_splits >= 1 << MAX_DEPTH:
@@ -103,7 +103,7 @@ def check_ensemble(
         if b.shape != (n_trees, n_splits):
             raise ValueError(
                 f"split_bias must have shape {(n_trees, n_splits)} (trees, splits) to match split_weight of shape "
-                f"{w.shape}; got shape {b.shape}: pass one number a split, or None for no bias."
+                f"{w.shape}; got shape {b.shape}: pass one number per split, or None for no bias."
             )
     return EnsembleArrays(w, o, b)
 
@@ -202,7 +202,7 @@ def not_finite(x: FloatArray, position: int) -> ValueError:
 
 
 def _are_ready(x: Any, w: Any, o: Any) -> bool:
-    """Whether there is nothing to convert and nothing to say: the common case, which is worth a shorter way."""
+    """Whether the arrays can be passed unchanged: the common case, which takes a fast path."""
     if not (type(x) is type(w) is type(o) is np.ndarray and x.dtype is w.dtype is o.dtype and w.dtype in _NATIVE):
         return False
     if not (x.flags.carray and w.flags.carray and o.flags.carray and x.ndim == 2 and w.ndim == o.ndim == 3):
@@ -215,7 +215,7 @@ def _are_ready(x: Any, w: Any, o: Any) -> bool:
 
 
 def _own_dtype(value: Any) -> np.dtype[Any] | None:
-    """The float type that a value brings along; lists and integers bring none and take that of the others."""
+    """The float type of a value; None for lists and integers, which take that of the others."""
     dtype = getattr(value, "dtype", None)
     if dtype in _NATIVE:
         return dtype

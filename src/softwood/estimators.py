@@ -17,15 +17,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads, _openmp_parallelism_enabled
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from softwood.model.container import ModelFileError
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
+from softwood.model.parameter_counts import ParameterCounts
 from softwood.model.predictor import Predictor
+from softwood.ops import get_num_threads
 from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on_piece
 from softwood.tabular.table import Table, read_table, resolve_columns
-from softwood.tabular.target import Problem, classification_problem, regression_problem
+from softwood.tabular.target import (
+    Problem,
+    classification_problem,
+    offset_matrix,
+    regression_problem,
+    score_units,
+)
+from softwood.training.checkpoint import prepare_checkpoint
 from softwood.training.declaration import check, declarations, parameters_section
 from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters
 
@@ -33,13 +43,25 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+_FEW_ROWS = 8
 _ATTRIBUTES = """\
     model_ : Model
         The fitted model.
     chosen_parameters_ : dict
         What each parameter became that was "auto".
+    oof_prediction_ : ndarray [n, k] or [n]
+        Prediction of each training row by members that held it out: probabilities, or values of a regression. NaN where
+        no member did (with `n_members` of 4, a third of the rows). Only after `fit` without an `eval_set`.
     feature_importances_ : ndarray [p]
         Importance of each column; they sum to 1.
+    n_parameters_ : ParameterCounts
+        Weights that were `trainable`, that are `stored`, and that a row reads on average (`read`).
+    n_iter_ : int
+        Epochs that were trained.
+    best_epoch_ : ndarray [members]
+        Epoch that each member's trees are from, counted from 0.
+    best_score_ : float
+        Mean over members of the `eval_metric` (the loss without one) on the validation rows in the best epoch.
     history_ : dict of str to list
         What each epoch of each member did; ``pandas.DataFrame(estimator.history_)`` is a tidy table.
     n_features_in_ : int
@@ -60,7 +82,9 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         sample_weight: ArrayLike | None = None,
         eval_set: Any = None,
         *,
+        offset: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 30.0,
         resume: bool = False,
     ) -> Self:
         """Train on a table.
@@ -76,12 +100,19 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             Class labels, or numbers.
         sample_weight : array-like [n], optional
             Weights of the rows. A weight of 2 is equivalent to repeating the row, 0 to leaving it out.
-        eval_set : tuple (X, y) or (X, y, sample_weight), or a list that holds one such tuple, optional
-            Rows that decide the best epoch. Without them, each member holds out a part of X.
+        eval_set : tuple (X, y), (X, y, sample_weight) or (X, y, sample_weight, offset), or a list of them, optional
+            Rows that decide the best epoch; the last set of several does, and `history_` has the losses of all
+            ("validation_0_loss", ...). Without them, each member holds out a part of X.
+        offset : array-like [n], or [n, t] or [n, classes], optional
+            Known part of each row's prediction, on the scale of the raw scores: log-odds for classes, the logarithm of
+            the exposure for a Poisson, gamma or Tweedie loss, units of the target otherwise. Training learns the rest.
+            `predict` needs the offsets of its rows again.
         checkpoint : path, optional
-            File that the state of training is saved to every 30 s.
+            File that the state of training is saved to. If a save fails there is a warning, and training goes on.
+        checkpoint_every : float, default=30
+            Seconds between two saves.
         resume : bool, default=False
-            Continue from `checkpoint` if that file exists.
+            Continue from `checkpoint` if that file exists, with its seed if `random_state` is None.
 
         Returns
         -------
@@ -90,15 +121,20 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         params = self._checked_params()
         previous: Model | None = self.model_ if self.warm_start and hasattr(self, "model_") else None
         table = self._read(X, reset=previous is None)
-        problem = self._problem(y, table.n_rows, sample_weight, first=previous is None)
+        problem = self._problem(y, table.n_rows, sample_weight, first=previous is None).with_offset(offset)
         if problem.classes is not None:
             self.classes_ = problem.classes
-        validation = None if eval_set is None else self._read_eval_set(eval_set, table)
-        run = RunOptions(self._seed(), _n_threads_for(self.n_jobs), checkpoint, resume)
+        validation = self._read_eval_sets(eval_set, table, has_offset=offset is not None)
+        seed = None if checkpoint is None else prepare_checkpoint(checkpoint, resume=resume)
+        seed = self._seed() if seed is None or self.random_state is not None else seed
+        run = RunOptions(seed, _n_threads_for(self.n_jobs), checkpoint, resume, checkpoint_every)
         fitted = train(table, problem, params, run, validation=validation, previous=previous)
         self._pieces: FitResult | None = None
         self._keep(fitted.model)
         self.chosen_parameters_ = fitted.chosen
+        self.__dict__.pop("oof_prediction_", None)
+        if fitted.oof_scores is not None:
+            self.oof_prediction_ = fitted.model.head.predictions(fitted.oof_scores)
         if any(member.stopped_by == "interrupt" for member in fitted.trained):
             raise KeyboardInterrupt("Training was interrupted; the estimator holds the best epoch so far.")
         return self
@@ -148,29 +184,59 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             return X  # nothing to find, and scikit-learn's checks take longer than the prediction of a row
         return self._read(X, reset=False)
 
+    def _read_eval_sets(self, eval_set: Any, table: Table, *, has_offset: bool) -> list[tuple[Table, Problem]]:
+        if eval_set is None:
+            return []
+        sets = eval_set if isinstance(eval_set, list) else [eval_set]
+        found = [self._read_eval_set(one, table) for one in sets]
+        if any((problem.offset is not None) != has_offset for _, problem in found):
+            raise ValueError(
+                "Rows of an eval_set must have an offset if those of X have one, and only then: give a tuple "
+                "(X, y, sample_weight, offset), with None for weights of 1."
+            )
+        return found
+
     def _read_eval_set(self, eval_set: Any, table: Table) -> tuple[Table, Problem]:
-        if isinstance(eval_set, list) and len(eval_set) == 1:
-            eval_set = eval_set[0]
-        if not isinstance(eval_set, tuple) or len(eval_set) not in (2, 3):
+        if not isinstance(eval_set, tuple) or len(eval_set) not in (2, 3, 4):
             length = f" of length {len(eval_set)}" if hasattr(eval_set, "__len__") else ""
             raise ValueError(
-                "eval_set must be a tuple (X, y) or (X, y, sample_weight), or a list that holds one; "
-                f"got {type(eval_set).__name__}{length}."
+                "eval_set must be a tuple (X, y), (X, y, sample_weight) or (X, y, sample_weight, offset), or a list of "
+                f"such tuples; got {type(eval_set).__name__}{length}."
             )
-        X, y, weight = (*eval_set, None)[:3]
+        X, y, weight, offset = (*eval_set, None, None)[:4]
         other = read_table(X, kinds=table.kinds, names=table.names if hasattr(self, "feature_names_in_") else None)
-        return other, self._problem(y, other.n_rows, weight, first=False)
+        return other, self._problem(y, other.n_rows, weight, first=False).with_offset(offset)
 
     def _problem(self, y: Any, n_rows: int, sample_weight: Any, *, first: bool) -> Problem:
         raise NotImplementedError
 
-    def _raw_scores(self, X: Any) -> NDArray[np.float64]:
+    def _raw_scores(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
         table = self._checked(X)
-        return self.model_.raw_scores(table, n_threads=_n_threads_for(self.n_jobs))
+        scores = self.model_.raw_scores(table, n_threads=_n_threads_for(self.n_jobs, X))
+        if offset is None:
+            return scores
+        head, k = self.model_.head, scores.shape[1]
+        n_targets = k if head.target_scale is None else len(head.target_scale)
+        return scores + offset_matrix(offset, len(scores), n_targets, k) / score_units(head, k)
 
-    def _predictions(self, X: Any) -> np.ndarray:
+    def _predictions(self, X: Any, offset: ArrayLike | None) -> np.ndarray:
+        if offset is not None:
+            scores = self._raw_scores(X, offset)
+            head = self.model_.head
+            return head.predictions(scores) if head.classes is None else head.lowered().labels(scores)
         table = self._checked(X)
-        return self.model_.predict(table, n_threads=_n_threads_for(self.n_jobs))
+        return self.model_.predict(table, n_threads=_n_threads_for(self.n_jobs, X))
+
+    def apply(self, X: Any) -> NDArray[np.int64]:
+        """Return the number of the most probable leaf of each row in each tree [n, members, trees].
+
+        Leaves of a tree are numbered from left to right, from 0. A row may reach several leaves of a soft tree;
+        `softwood.explain.decision_path` shows all of them.
+        """
+        table = self._checked(X)
+        from softwood.explain.leaves import most_probable_leaves
+
+        return most_probable_leaves(self.model_, table)
 
     def predictor(self) -> Predictor:
         """Return the fitted model compiled for prediction, for servers; see `softwood.model.Predictor`."""
@@ -213,6 +279,31 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         return hard
 
     @property
+    def n_iter_(self) -> int:
+        """Epochs that the member in training for longest took."""
+        return 1 + max(self.history_["epoch"], default=-1)
+
+    @property
+    def best_epoch_(self) -> NDArray[np.int64]:
+        """Epoch that each member's trees are from [members], counted from 0."""
+        history = self.history_
+        best = [
+            (member, epoch)
+            for member, epoch, is_best in zip(history["member"], history["epoch"], history["is_best"], strict=True)
+            if is_best
+        ]
+        return np.array([epoch for _, epoch in sorted(best)], dtype=np.int64)
+
+    @property
+    def best_score_(self) -> float:
+        """Mean over members of `eval_metric` on the validation rows, or of the loss without one, in the best epoch."""
+        history = self.history_
+        name = "validation_loss" if self.eval_metric is None else "validation_metric"
+        return float(
+            np.mean([value for value, is_best in zip(history[name], history["is_best"], strict=True) if is_best])
+        )
+
+    @property
     def history_(self) -> dict[str, list[Any]]:
         """What each epoch did: columns "member", "epoch", "train_loss", "validation_loss" and others, of one length."""
         check_is_fitted(self, "model_")
@@ -224,11 +315,23 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         check_is_fitted(self, "model_")
         return self.model_.importances
 
+    @property
+    def n_parameters_(self) -> ParameterCounts:
+        """Weights that were trainable, are stored, and are read by a row on average."""
+        check_is_fitted(self, "model_")
+        return self.model_.n_parameters
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a safetensors file, which `softwood.load` reads."""
         check_is_fitted(self, "model_")
         self.model_.estimator = {"class": type(self).__name__, "params": _plain_parameters(self.get_params(deep=False))}
         self.model_.save(path)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The constructor call; after a fit also what "auto" became."""
+        call = super().__repr__(N_CHAR_MAX)
+        chosen = ", ".join(f"{name}={value!r}" for name, value in getattr(self, "chosen_parameters_", {}).items())
+        return f"{call}, fitted with {chosen}" if chosen else call
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -295,19 +398,33 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
             y, n_rows, sample_weight, class_weight=self.class_weight, loss=self.loss, classes=classes
         )
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
         """Return raw scores [n, k] of k classes; for two classes [n], positive for the second class."""
-        scores = self._raw_scores(X)
+        scores = self._raw_scores(X, offset)
         return scores[:, 0] if self.model_.head.task == "binary" else scores
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the probability of each class [n, k]."""
-        table = self._checked(X)
-        return self.model_.predict_proba(table, n_threads=_n_threads_for(self.n_jobs))
+    def predict_log_proba(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
+        """Return the logarithm of the probability of each class [n, k].
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each row [n]."""
-        return self._predictions(X)
+        Computed from the raw scores, so that a probability too small for a float still has one.
+        """
+        return self._head_of_log_proba(self._raw_scores(X, offset))
+
+    def _head_of_log_proba(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.model_.head.task == "binary":
+            scores = np.column_stack([np.zeros(len(scores)), scores[:, 0]])
+        return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+
+    def predict_proba(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
+        """Return the probability of each class [n, k]."""
+        if offset is not None:
+            return self.model_.head.predictions(self._raw_scores(X, offset))
+        table = self._checked(X)
+        return self.model_.predict_proba(table, n_threads=_n_threads_for(self.n_jobs, X))
+
+    def predict(self, X: Any, offset: ArrayLike | None = None) -> np.ndarray:
+        """Return the most probable class of each row [n]; `offset` as in `fit`."""
+        return self._predictions(X, offset)
 
 
 class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
@@ -346,9 +463,30 @@ class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
     def _problem(self, y: Any, n_rows: int, sample_weight: Any, *, first: bool) -> Problem:
         return regression_problem(y, n_rows, sample_weight, loss=self.loss)
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return predicted values: [n], or [n, t] for t targets, with one more axis for several quantiles."""
-        return self._predictions(X)
+    def predict(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
+        """Return predicted values: [n], or [n, t] for t targets, with one more axis for several quantiles.
+
+        Parameters
+        ----------
+        X : table [n, p]
+        offset : array-like, optional
+            As in `fit`, of these rows.
+
+        Examples
+        --------
+        Counts with a known exposure:
+
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X, exposure = rng.normal(size=(300, 2)), rng.uniform(1, 10, 300)
+        >>> counts = rng.poisson(exposure * np.exp(X[:, 0] / 2))
+        >>> model = TreeEnsembleRegressor(loss="poisson", n_members=1, random_state=0)
+        >>> model = model.fit(X, counts, offset=np.log(exposure))
+        >>> rates = model.predict(X)  # for an exposure of 1
+        >>> bool(np.allclose(model.predict(X, offset=np.log(exposure)), rates * exposure))
+        True
+        """
+        return self._predictions(X, offset)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -370,7 +508,8 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     kind = TreeEnsembleRegressor if model.head.task == "regression" else TreeEnsembleClassifier
     estimator = kind()
     saved = model.estimator.get("params", {})
-    params = {name: saved[name] for name in estimator.get_params(deep=False) if name in saved}
+    known = set(estimator.get_params(deep=False)) - {"n_jobs"}  # a file has no say in how many threads run
+    params = {name: saved[name] for name in known if name in saved}
     try:
         check(params, declarations(kind))
     except ValueError as error:
@@ -385,9 +524,18 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     return estimator
 
 
-def _n_threads_for(n_jobs: int | None) -> int | None:
-    """Threads for `n_jobs`: None is the library's setting, and negative numbers count back from all cores."""
-    if n_jobs is None or n_jobs > 0:
+def _n_threads_for(n_jobs: int | None, X: Any = None) -> int | None:
+    """Threads for `n_jobs`: negative numbers count back from all cores, None is the library's setting.
+
+    None also respects the limits of joblib and threadpoolctl, which scikit-learn's OpenMP knows. A few rows X are not
+    worth asking for: the calling thread predicts them.
+    """
+    if n_jobs is None and type(X) is np.ndarray and len(X) <= _FEW_ROWS:
+        return 1
+    if n_jobs is None:
+        limit = _openmp_effective_n_threads(only_physical_cores=False) if _openmp_parallelism_enabled() else None
+        return limit if limit is None else min(limit, get_num_threads())
+    if n_jobs > 0:
         return n_jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores + 1 + n_jobs)

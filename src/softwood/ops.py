@@ -1,7 +1,7 @@
 """The tree ensemble layer on NumPy arrays: forward, backward and reachability of a whole ensemble in one call.
 
 In come arrays (see the legend below), out go arrays. Arguments are checked here, once; the work is done by the compiled
-core, which this module alone imports. Autograd is left to `softwood.torch`, `softwood.keras` and `softwood.jax`.
+core. Autograd is left to `softwood.torch`, `softwood.keras` and `softwood.jax`.
 
 Legend: n samples, p features, k outputs, m trees, d depth (1 to 20). A tree is perfect: 2^d - 1 splits and 2^d leaves
 in heap order. All arrays of a call share one dtype, float32 or float64; lists and arrays of integers are converted to
@@ -93,7 +93,7 @@ class Gradients:
         self.split_bias: FloatArray | None = None
         self._split_marked: npt.NDArray[np.uint8] | None = None
         self._leaf_marked: npt.NDArray[np.uint8] | None = None
-        self._split_rows: npt.NDArray[np.intp] | None = None  # the marked ones, once they have been looked for
+        self._split_rows: npt.NDArray[np.intp] | None = None  # the marked ones, once they have been searched
         self._leaf_rows: npt.NDArray[np.intp] | None = None
         self._made_for: tuple[Any, ...] = ()  # split_weight's shape, leaf_weight's shape, dtype, wanted names
 
@@ -289,7 +289,7 @@ def backward(
         repeated.
     needs : collection of str
         Which of "x", "split_weight", "leaf_weight" and "split_bias" to compute; the others are None in the result and
-        cost nothing. "split_bias" is passed over where there is no bias.
+        cost nothing. "split_bias" is ignored where there is no bias.
     out : Gradients, optional
         The result of an earlier call for the same ensemble, to be overwritten and returned: only the rows that it
         marks are cleared, so that a step of a deep tree costs what it reached. What the caller wrote into other rows
@@ -378,7 +378,8 @@ def reachability(
 def instruction_set() -> str:
     """The kernels in use: "baseline", "avx2" or "avx512".
 
-    Chosen at first use by what the CPU has; the environment variable SOFTWOOD_ISA forces a lower one.
+    Chosen on first use as the widest that the CPU supports; the environment variable SOFTWOOD_ISA selects a narrower
+    one.
     """
     return _core.instruction_set()
 
@@ -386,8 +387,8 @@ def instruction_set() -> str:
 def get_num_threads() -> int:
     """The number of threads used where a call names none.
 
-    It is what `set_num_threads` said last, else the environment variable SOFTWOOD_NUM_THREADS, else the cores that this
-    process may run on.
+    The last value given to `set_num_threads`, else the environment variable SOFTWOOD_NUM_THREADS, else the cores that
+    this process may run on.
     """
     return _core.num_threads()
 

@@ -1,7 +1,7 @@
 """The tree ensemble layer in dense NumPy: the readable definition, and the oracle that everything is tested against.
 
-In come the arrays of `softwood.ops`, out go the same results, at a cost of O(2^d) a sample and tree. Speed, threads and
-conditional computation are left to `softwood.ops`.
+In come the arrays of `softwood.ops`, out go the same results, at a cost of O(2^d) per sample and tree. Speed, threads
+and conditional computation are left to `softwood.ops`.
 
 Legend: n samples, p features, k outputs, m trees, d depth. Nodes stand in heap order: node i has the children 2i+1
 (left) and 2i+2 (right), and level l holds the nodes 2^l - 1 to 2^(l+1) - 2. Internal nodes and leaves together make one

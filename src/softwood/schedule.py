@@ -1,7 +1,7 @@
 """How gamma moves while a layer is trained: the formula that the schedules of all frameworks share.
 
 Three numbers come in, a function from steps to gamma goes out. It is the native trainer's (`Schedule::gamma_at` in the
-core) with the whole training as its window. Who sets the layers' gamma, and when, is left to `softwood.torch` and
+core) with the whole training as its window. Setting the layers' gamma is left to `softwood.torch` and
 `softwood.keras`.
 """
 

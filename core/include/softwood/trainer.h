@@ -31,6 +31,7 @@ struct Labels {
   const std::int64_t* rows;  // indices of rows of the table, or null: the first n_rows
   std::int64_t n_rows;
   std::int64_t n_table_rows;
+  const T* offset = nullptr;  // [rows of the table, k], added to the scores of each row, or null
 
   // Index of row i in the table. Checked, because the caller owns `rows` and may have changed it.
   std::int64_t row(std::int64_t i) const {
@@ -50,8 +51,9 @@ struct Samples {
   const std::int64_t* rows;
   std::int64_t n_rows;  // length of `rows`, or that of x
   const Encoding* encoding = nullptr;
+  const T* offset = nullptr;  // [x.n_rows, k], or null
 
-  Labels<T> labels() const { return {targets, weight, rows, n_rows, x.n_rows}; }
+  Labels<T> labels() const { return {targets, weight, rows, n_rows, x.n_rows, offset}; }
   std::int64_t row(std::int64_t i) const { return labels().row(i); }
 
   // Writes the inputs of the trees for one row of the table.

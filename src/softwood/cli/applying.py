@@ -22,7 +22,7 @@ from softwood.cli.console import (
     as_json_text,
     kinds_of,
     open_known,
-    print_figures,
+    print_metrics,
     print_notes,
     require_apart,
     require_place,
@@ -30,9 +30,10 @@ from softwood.cli.console import (
     run_file,
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
-from softwood.cli.metrics import figures_of_merit
+from softwood.cli.metrics import compute_metrics
 from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
 from softwood.cli.task import class_labels, model_columns, require_column
+from softwood.model.parameter_counts import ParameterCounts
 
 
 def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: AsJson = False) -> None:
@@ -40,12 +41,12 @@ def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: A
     estimator, test = open_known(model, source, target)
     print_notes(test.notes)
     if _is_training_table(model, source):
-        print_notes([f"{source} is the table that the model was trained on: expect worse figures on new rows."])
-    figures = figures_of_merit(estimator, test.features, test.target)
+        print_notes([f"{source} is the table that the model was trained on: expect worse metrics on new rows."])
+    metrics = compute_metrics(estimator, test.features, test.target)
     if as_json:
-        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": figures}))
+        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": metrics}))
         return
-    print_figures(figures, f"{model} on {len(test.target)} rows of {source}")
+    print_metrics(metrics, f"{model} on {len(test.target)} rows of {source}")
 
 
 def predict(
@@ -76,6 +77,11 @@ def predict(
         print(f"{writer.n_rows} rows written to {out}", file=sys.stderr)
 
 
+def _parameters(counts: ParameterCounts) -> dict[str, Any]:
+    read = None if np.isnan(counts.read) else round(counts.read, 1)
+    return {"trainable": counts.trainable, "stored": counts.stored, "read_by_a_row": read}
+
+
 def info(model: ModelFile, as_json: AsJson = False) -> None:
     """Say what a model file holds: task, columns, trees, training."""
     estimator = softwood.load(model)
@@ -92,7 +98,7 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
         "depth": trees.leaf_weight.shape[1].bit_length() - 1,
         "activation": trees.activation,
         "gamma": round(float(trees.gamma), 6),
-        "numbers": sum(m.trees.split_weight.size + m.trees.leaf_weight.size for m in fitted.members),
+        "parameters": _parameters(fitted.n_parameters),
         "epochs": max(fitted.history.get("epoch", []), default=-1) + 1,
         "columns": kinds_of(estimator),
     }
@@ -103,6 +109,8 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
     screen = ScreenTable("", "", show_header=False)
     for key, value in facts.items():
         if value is not None:
+            if isinstance(value, dict):
+                value = [f"{number} {name.replace('_', ' ')}" for name, number in value.items() if number is not None]
             screen.add_row(key.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
     console = Console()
     console.print(screen)

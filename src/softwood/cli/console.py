@@ -1,4 +1,4 @@
-"""What commands of the command line share: argument types, opening of tables, printing for people and machines."""
+"""What the commands share: argument types, opening of tables, printing as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.table import Table as ScreenTable
 import softwood
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.hyperparameters import option_names
-from softwood.cli.metrics import FIGURES
+from softwood.cli.metrics import METRICS
 from softwood.cli.tablefile import TableFileError, read_file
 from softwood.cli.task import LearningTask, known_task
 
@@ -35,7 +35,7 @@ Jobs = Annotated[int | None, typer.Option(*option_names("n_jobs"), help="Number 
 
 
 def examples(*commands: str) -> str:
-    """The end of a command's help, an example a line (the help joins lines, but not paragraphs)."""
+    """The end of a command's help, one example per line (the help joins lines, but not paragraphs)."""
     return "\n\n".join(["Examples:", *commands])
 
 
@@ -139,11 +139,11 @@ def print_notes(notes: list[str]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def print_figures(figures: dict[str, float], title: str) -> None:
+def print_metrics(metrics: dict[str, float], title: str) -> None:
     print(title)
-    screen = ScreenTable("figure", "value", "better")
-    for name, value in figures.items():
-        words, more_is_better = FIGURES[name]
+    screen = ScreenTable("metric", "value", "better")
+    for name, value in metrics.items():
+        words, more_is_better = METRICS[name]
         screen.add_row(words, f"{value:.4f}", "higher" if more_is_better else "lower")
     Console().print(screen)
 

@@ -48,7 +48,7 @@ class Picture(str, Enum):
 
 
 def explain(model: ModelFile, source: MaybeSource = None, row: Row = None, as_json: AsJson = False) -> None:
-    """Say what a model looks at; with a table, how much of it the rows use; with --row, why it answers as it does."""
+    """Show which columns a model uses; with a table, which nodes its rows reach; with --row, how one is predicted."""
     estimator = softwood.load(model)
     found: dict[str, Any] = {"importances": dict(importances(estimator))}
     path = None
@@ -124,7 +124,7 @@ def report(
     target: Target = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Write one HTML page on a model and rows with a known target: figures, curves, importances, trees to explore."""
+    """Write one HTML page on a model and rows with a known target: metrics, curves, importances, trees to explore."""
     from softwood.explain.report import write_report
 
     require_place(out, (".html", ".htm"))

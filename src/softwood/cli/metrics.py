@@ -1,4 +1,4 @@
-"""A fitted estimator and true targets in, figures of merit out: single numbers, and the curves behind them.
+"""A fitted estimator and true targets in, metrics out: single numbers, and the curves behind them.
 
 Classifications have accuracy, balanced accuracy, log loss and the area under the ROC curve (several classes: the mean
 over one class against the rest); regressions R², root mean squared and mean absolute error, in units of the target.
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from sklearn import metrics
 
-# For each figure: its name for people, and whether more is better.
-FIGURES = {
+# For each metric: its name in tables, and whether higher is better.
+METRICS = {
     "accuracy": ("accuracy", True),
     "balanced_accuracy": ("balanced accuracy", True),
     "roc_auc": ("area under ROC curve", True),
@@ -23,8 +23,8 @@ FIGURES = {
 }
 
 
-def figures_of_merit(estimator: Any, X: Any, y: np.ndarray) -> dict[str, float]:
-    """Figures by name, in the order of `FIGURES`; one that the rows cannot tell (one class only) is left out.
+def compute_metrics(estimator: Any, X: Any, y: np.ndarray) -> dict[str, float]:
+    """Metrics by name, in the order of `METRICS`; without those that the rows do not define (one class only).
 
     Examples
     --------
@@ -32,7 +32,7 @@ def figures_of_merit(estimator: Any, X: Any, y: np.ndarray) -> dict[str, float]:
     >>> from softwood import TreeEnsembleClassifier
     >>> X, y = load_iris(return_X_y=True)
     >>> classifier = TreeEnsembleClassifier(n_members=1, n_trees=8, max_epochs=5, random_state=0).fit(X, y)
-    >>> list(figures_of_merit(classifier, X, y))
+    >>> list(compute_metrics(classifier, X, y))
     ['accuracy', 'balanced_accuracy', 'roc_auc', 'log_loss']
     """
     if not hasattr(estimator, "classes_"):

@@ -75,9 +75,9 @@ def read_batches(
         The file.
     kinds : mapping of str to str
         Kinds (`softwood.tabular.table.KINDS`) of the columns that a model reads. Types are not inferred for these, so
-        that a column reads alike in every batch; other text columns are read as strings.
+        that a column has the same type in every batch; other text columns are read as strings.
     batch_rows : int
-        Rows of a batch, about.
+        Approximate number of rows per batch.
     """
     path, separator = _inspect(path)
     try:
@@ -182,7 +182,7 @@ def _read_text(path: str, separator: str, kinds: Mapping[str, str]) -> pa.Table:
     options = {"parse_options": _parse_options(format_), "convert_options": _convert_options(format_, types)}
     try:
         return arrow_csv.read_csv(path, **options)
-    except pa.ArrowInvalid:  # once more in one thread: only then does the message tell the line
+    except pa.ArrowInvalid:  # again in one thread: only then does the message contain the line
         return arrow_csv.read_csv(path, read_options=_one_thread(), **options)
 
 
@@ -249,7 +249,7 @@ def _unreadable(path: str, error: Exception) -> TableFileError:
         line, expected, got = ragged.groups()
         where = f"Line {line}" if line else "A line"
         return TableFileError(
-            f"{where} of {path} has {got} fields, and the header {expected}: mend the line, or put quotes around "
+            f"{where} of {path} has {got} fields, and the header {expected}: correct the line, or put quotes around "
             "fields that contain the separator."
         )
     wrong = re.search(r"In CSV column #(\d+): (?:Row #(\d+): )?.*?error to (\w+): invalid value '(.*?)'", text)
@@ -259,9 +259,11 @@ def _unreadable(path: str, error: Exception) -> TableFileError:
         where = f" in line {line}" if line else ""
         return TableFileError(
             f"Column {_column_name(path, int(column))!r} of {path} must hold {needed}, as at training; got "
-            f"{value!r}{where}. Mend the cell, or leave it empty if the value is missing."
+            f"{value!r}{where}. Correct the cell, or leave it empty if the value is missing."
         )
-    return TableFileError(f"{path} cannot be read ({text[:200]}). Check that it is whole and of the format it names.")
+    return TableFileError(
+        f"{path} cannot be read ({text[:200]}). Check that it is complete and has the format that its name says."
+    )
 
 
 def _column_name(path: str, number: int) -> str:

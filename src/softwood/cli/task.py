@@ -1,7 +1,7 @@
-"""A table with its target in it in; features, target and task out, checked for what cannot be learned from.
+"""A table with its target in it in; features, target and task out, checked.
 
 `learning_task` takes a table apart for training and says what is wrong with it; `known_task` does the same for a model
-that is already there, whose columns and classes the table must then have. Files are left to `softwood.cli.tablefile`.
+that already exists, whose columns and classes the table must then have. Files are left to `softwood.cli.tablefile`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class LearningTask:
     notes: list[str] = field(default_factory=list)
 
     def take(self, rows: np.ndarray) -> LearningTask:
-        """The rows with the given numbers."""
+        """The rows with the given indices."""
         return replace(self, features=_take(self.features, rows), target=self.target[rows])
 
     def split(self, test_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of training and test rows; classes are spread evenly where each has two rows."""
+        """Indices of training and test rows; classes are spread evenly where each has two rows."""
         if not 0 < test_fraction < 1:
             raise ValueError(f"The test part must be a share between 0 and 1; got {test_fraction:g}.")
         n = len(self.target)
@@ -62,7 +62,7 @@ class LearningTask:
             if counts.min() >= 2 and min(test_fraction, 1 - test_fraction) * n >= len(counts):
                 stratify = self.target
         if n < 2:
-            raise ValueError(f"A table needs two rows to hold out a test part; it has {n}. Bring more rows.")
+            raise ValueError(f"A table needs two rows to hold out a test part; it has {n}. Add rows.")
         training, test = train_test_split(np.arange(n), test_size=test_fraction, random_state=seed, stratify=stratify)
         return np.sort(training), np.sort(test)
 
@@ -107,7 +107,8 @@ def learning_task(frame: Any, target: str, *, task: str = "auto", drop: Iterable
     values = _target_values(table, j, task)
     if len(kept) == 1:
         raise ValueError(
-            f"A model needs a column besides the target {target!r}; the table has no other. Bring one that may tell it."
+            f"A model needs a column besides the target {target!r}; the table has no other. "
+            "Add at least one feature column."
         )
     features = [i for i in range(len(kept)) if i != j]
     notes += _check_features(table, features)
@@ -200,7 +201,7 @@ def _with_target(frame: Any, table: Table, j: int) -> tuple[Any, Table, list[str
 
 
 def _nearest(name: str, names: Sequence[str], cutoff: float) -> str | None:
-    """The name most like the given one, whatever the case of letters; None if none is alike enough."""
+    """The name most similar to the given one, ignoring case; None if none is similar enough."""
     by_lower = {other.casefold(): other for other in reversed(names)}
     near = difflib.get_close_matches(name.casefold(), by_lower, n=1, cutoff=cutoff)
     return by_lower[near[0]] if near else None
@@ -232,7 +233,7 @@ def _target_values(table: Table, j: int, task: str) -> np.ndarray:
     if len(distinct) < 2:
         raise ValueError(
             f"A classification needs two classes; {name!r} is {distinct[0]!r} in every row. Choose another target, "
-            "or bring rows of the other class."
+            "or add rows of another class."
         )
     if len(distinct) > max(MAX_INTEGER_CLASSES, len(labels) // 2):
         raise ValueError(
@@ -246,7 +247,7 @@ def _target_values(table: Table, j: int, task: str) -> np.ndarray:
 
 
 def _check_features(table: Table, columns: Sequence[int]) -> list[str]:
-    """Refuse columns that teach nothing or cannot be learned from; return notes on those that look like mistakes."""
+    """Refuse columns that nothing can be learned from; return notes on those that look like mistakes."""
     notes = []
     for j in columns:
         name = table.name(j)
@@ -265,14 +266,14 @@ def _check_features(table: Table, columns: Sequence[int]) -> list[str]:
         words = sorted(label for label in distinct if not _is_number(label))
         if 0 < len(words) <= len(distinct) // 10:
             mistake = f"Column {name!r} holds numbers, but also {words[0]!r}"
-            remedy = f"Mend such cells, or empty them; or leave the column out {drop}."
+            remedy = f"Correct or empty such cells; or leave the column out {drop}."
             if is_id:
                 raise ValueError(f"{mistake}. {remedy}")
             notes.append(f"{mistake}, and is read as text. {remedy}")
         elif is_id:
             raise ValueError(
-                f"Column {name!r} has another text in every row, as an id has, and teaches nothing. "
-                f"Leave it out {drop}."
+                f"Column {name!r} has a different text in every row, like an identifier: nothing can be learned from "
+                f"it. Leave it out {drop}."
             )
     return notes
 

@@ -1,4 +1,4 @@
-"""The first bytes of a text table in, its separator and decimal sign out; what is no UTF-8 text is refused.
+"""The first bytes of a text table in, its separator and decimal sign out; files that are not UTF-8 text are refused.
 
 `softwood.cli.tablefile` reads the table itself.
 """
@@ -72,7 +72,7 @@ def _beginning(path: str) -> bytes:
         with gzip.open(path) as file:
             return file.read(_SAMPLE_BYTES)
     except (EOFError, OSError, zlib.error) as error:
-        raise TableFileError(f"{path} is cut short or damaged ({error}). Get a fresh copy.") from error
+        raise TableFileError(f"{path} is truncated or damaged ({error}). Get a fresh copy.") from error
 
 
 def _decoded(start: bytes, path: str) -> str:

@@ -24,15 +24,15 @@ from softwood.cli.console import (
     as_json_text,
     kinds_of,
     open_table,
-    print_figures,
     print_files,
+    print_metrics,
     print_notes,
     require_apart,
     require_place,
     run_file,
 )
 from softwood.cli.hyperparameters import option_names, with_hyperparameters
-from softwood.cli.metrics import figures_of_merit
+from softwood.cli.metrics import compute_metrics
 from softwood.cli.tablefile import BatchWriter
 from softwood.cli.task import LearningTask, learning_task
 from softwood.model.whole_file import write_whole
@@ -66,7 +66,7 @@ def train(
     chosen = _read_params(params) | hyperparameters
     estimator = _estimator(found.task, chosen, random_state, n_jobs, verbose=not as_json)
     interrupted = _fit(estimator, training)
-    figures = figures_of_merit(estimator, test.features, test.target)
+    metrics = compute_metrics(estimator, test.features, test.target)
     estimator.save(out)
     run = {
         "softwood": softwood.__version__,
@@ -79,7 +79,7 @@ def train(
         "seed": random_state,
         "seconds": round(time.monotonic() - started, 2),
         "interrupted": interrupted,
-        "metrics": figures,
+        "metrics": metrics,
         "history": estimator.history_,
     }
     write_whole(files["run"], as_json_text(run).encode())
@@ -90,7 +90,7 @@ def train(
         print(as_json_text({key: value for key, value in run.items() if key != "history"} | {"files": names}))
     else:
         title = f"{found.task} of {target!r}: {len(training_rows)} rows to learn from, {len(test_rows)} held out"
-        print_figures(figures, title)
+        print_metrics(metrics, title)
         print_files(names)
     if interrupted:
         sys.exit(130)

@@ -2,7 +2,7 @@
 
 A `Search` says what is learned and how a trial is judged; `run_search` runs trials in a study that is kept in a
 storage, so that it can be stopped, resumed and shared by several machines. After each fold a trial that does worse
-than the median of the others is given up. Needs optuna: pip install 'softwood[tune]'.
+than the median of the others is stopped. Needs optuna: pip install 'softwood[tune]'.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import KFold, StratifiedKFold
 
-from softwood.cli.metrics import figures_of_merit
+from softwood.cli.metrics import compute_metrics
 from softwood.cli.task import LearningTask
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.tabular.table import read_table
@@ -27,13 +27,13 @@ try:
 except ImportError as error:
     raise ImportError("Searching for parameters needs optuna: pip install 'softwood[tune]'.") from error
 
-# Several processes may begin one study at the same moment.
+# Several processes may start one study at the same time.
 _ATTEMPTS = 10
 
 
 @dataclass(frozen=True)
 class Best:
-    """Outcome of a search: the best trial's parameters and its figure, and how many trials have ended."""
+    """Outcome of a search: the best trial's parameters and score, and how many trials have ended."""
 
     params: dict[str, Any]
     metric: str
@@ -57,11 +57,11 @@ class Search:
 
     @property
     def metric(self) -> str:
-        """Name of the figure that is maximised; see `softwood.cli.metrics.FIGURES`."""
+        """Name of the metric that is maximised; see `softwood.cli.metrics.METRICS`."""
         return "roc_auc" if self.task.task == "classification" else "r2"
 
     def terms(self) -> dict[str, Any]:
-        """What must be the same in all trials of a study for their figures to be comparable."""
+        """What must be the same in all trials of a study for their scores to be comparable."""
         return {
             "metric": self.metric,
             "folds": self.n_folds,
@@ -93,23 +93,23 @@ class Search:
         return list(StratifiedKFold(**options).split(target, target))
 
     def __call__(self, trial: optuna.Trial) -> float:
-        """Mean figure over folds; raises `optuna.TrialPruned` when the trial is not worth going on with."""
+        """Mean metric over folds; raises `optuna.TrialPruned` when the trial is not worth continuing."""
         kind = TreeEnsembleRegressor if self.task.task == "regression" else TreeEnsembleClassifier
         params = self.suggest(trial) | {"n_members": self.n_members}
         trial.set_user_attr("params", params)
-        figures: list[float] = []
+        scores: list[float] = []
         for step, (training_rows, test_rows) in enumerate(self.folds()):
             training, test = self.task.take(training_rows), self.task.take(test_rows)
             estimator = kind(**params, random_state=self.seed, n_jobs=self.n_jobs)
             try:
                 estimator.fit(training.features, training.target)
-            except FloatingPointError as error:  # a learning rate beyond what the table bears is a bad trial, no fault
+            except FloatingPointError as error:  # too high a learning rate is a bad trial, not an error
                 raise optuna.TrialPruned(str(error)) from error
-            figures.append(figures_of_merit(estimator, test.features, test.target)[self.metric])
-            trial.report(float(np.mean(figures)), step)
+            scores.append(compute_metrics(estimator, test.features, test.target)[self.metric])
+            trial.report(float(np.mean(scores)), step)
             if step + 1 < self.n_folds and trial.should_prune():
                 raise optuna.TrialPruned
-        return float(np.mean(figures))
+        return float(np.mean(scores))
 
 
 def _draw(trial: optuna.Trial, name: str, search: SearchRange | SearchValues) -> Any:
@@ -131,7 +131,7 @@ def run_search(
     time_limit: float | None = None,
     quiet: bool = False,
 ) -> Best:
-    """Run trials of a study, which is made or gone on with, and return the best of all that it has.
+    """Run trials of a new or existing study, and return its best trial.
 
     Parameters
     ----------
@@ -194,12 +194,12 @@ def _open_study(name: str, storage: str | None, seed: int) -> optuna.Study:
 
 
 def _require_same_search(study: optuna.Study, search: Search) -> None:
-    """Refuse to go on with a study whose figures cannot be compared with those of this search."""
+    """Refuse to continue a study whose scores cannot be compared with those of this search."""
     for name, value in search.terms().items():
         known = study.user_attrs.get(name, value)
         if known != value:
             raise ValueError(
-                f"Study {study.study_name!r} was begun with {name} = {known!r}; this search has {value!r}, and figures "
+                f"Study {study.study_name!r} was begun with {name} = {known!r}; this search has {value!r}, and scores "
                 "could not be compared. Choose another --study name, or the same settings."
             )
         study.set_user_attr(name, value)
@@ -217,7 +217,7 @@ def _best(study: optuna.Study, metric: str) -> Best | None:
 
 
 def _is_clash(error: Exception) -> bool:
-    """Whether a driver complains of tables or rows that another process has made since it looked."""
+    """Whether a driver reports tables or rows that another process has created in the meantime."""
     said = f"{error} {error.__cause__}"
     return any(words in said for words in ("already exists", "UNIQUE constraint", "duplicate key", "Duplicate entry"))
 

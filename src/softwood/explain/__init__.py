@@ -14,6 +14,7 @@ from softwood.explain.columns import (
     tree_traffic,
     usage,
 )
+from softwood.explain.leaves import most_probable_leaves
 from softwood.explain.paths import DecisionPath, TreePath, decision_path, rules
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "column_contributions",
     "decision_path",
     "importances",
+    "most_probable_leaves",
     "rules",
     "shap_explanation",
     "tree_traffic",

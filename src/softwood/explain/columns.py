@@ -45,7 +45,7 @@ def importances(estimator: Any) -> list[tuple[str, float]]:
 
 @dataclass(frozen=True, eq=False)
 class Usage:
-    """How much of a model some rows use. One entry a member in each list.
+    """How much of a model some rows use. Each list has one entry per member.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ def tree_traffic(estimator: Any, X: Any, trees: Sequence[tuple[int, int]]) -> li
 def _mean_walk(rows: MemberRows, tree: int) -> tuple[NDArray[np.float64], float]:
     """Mean probability of arriving at each node of a tree, and mean number of leaves reached."""
     total, n_leaves, n_rows = np.zeros(0), 0, 0
-    for some, _, reach in _walk(rows, tree):
+    for some, _, reach in walk(rows, tree):
         total = reach.sum(axis=0) + (total if len(total) else 0)
         n_leaves += int(np.count_nonzero(reach[:, reach.shape[1] // 2 :]))
         n_rows = some.stop
@@ -99,7 +99,7 @@ def _mean_walk(rows: MemberRows, tree: int) -> tuple[NDArray[np.float64], float]
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """Raw scores of rows, shared out among columns: ``base + values.sum(axis=1)`` are the raw scores.
+    """Raw scores of rows, divided among columns: ``base + values.sum(axis=1)`` are the raw scores.
 
     Attributes
     ----------
@@ -115,14 +115,14 @@ class Contributions:
 
 
 def column_contributions(estimator: Any, X: Any, *, background: Any = None) -> Contributions:
-    """Share the raw scores of each row out among the columns; the module's description has the definition.
+    """Divide the raw scores of each row among the columns; the module's docstring has the definition.
 
     Parameters
     ----------
     estimator : fitted estimator or Model
     X : table [n]
     background : table, optional
-        Rows that say what is usual; X itself if None. A few hundred are enough.
+        Rows that define the average; X itself if None. A few hundred are enough.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def column_contributions(estimator: Any, X: Any, *, background: Any = None) -> C
         for tree in range(rows.n_trees):
             expected = _node_means(others, tree)
             base += expected[0]
-            for some, left, reach in _walk(rows, tree):
+            for some, left, reach in walk(rows, tree):
                 n_splits = left.shape[1]
                 child = expected[1:].reshape(n_splits, 2, -1)
                 change = left[..., None] * child[:, 0] + (1 - left[..., None]) * child[:, 1] - expected[:n_splits]
@@ -166,7 +166,7 @@ def _node_means(rows: MemberRows, tree: int) -> np.ndarray:
     leaf_weight = rows.leaf_weight[tree]
     n_splits = len(leaf_weight) - 1
     total, mass = np.zeros((2 * n_splits + 1, leaf_weight.shape[1])), np.zeros(2 * n_splits + 1)
-    for _, _, reach in _walk(rows, tree):
+    for _, _, reach in walk(rows, tree):
         mass += reach.sum(axis=0)
     total[n_splits:] = mass[n_splits:, None] * leaf_weight
     plain = np.concatenate([np.zeros((n_splits, leaf_weight.shape[1])), leaf_weight])
@@ -176,7 +176,7 @@ def _node_means(rows: MemberRows, tree: int) -> np.ndarray:
     return np.where(mass[:, None] > 0, total / np.maximum(mass, 1e-300)[:, None], plain)
 
 
-def _walk(rows: MemberRows, tree: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+def walk(rows: MemberRows, tree: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Blocks of rows: (rows, left [rows, 2^d - 1], reach [rows, 2^(d+1) - 1]) of one tree."""
     t = rows.split_values(tree)
     block = max(1, _MAX_FLOATS // (2 * t.shape[1] + 1))

@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 
 from softwood.model.model import model_of
 
-FIGURES = ("train_loss", "validation_loss", "validation_metric", "mean_reachable_leaves")
+CURVES = ("train_loss", "validation_loss", "validation_metric", "mean_reachable_leaves")
 
 
 def mean_history(estimator: Any) -> dict[str, NDArray[np.float64]]:
-    """Means over members of each figure, and their epochs, counted from 1; NaN where a figure is not known.
+    """Means over members of each curve, and their epochs, counted from 1; NaN where a value is unknown.
 
-    A member that has stopped counts with its last figures: else the means would jump where the ones that learn longest
-    are left alone.
+    A member that has stopped counts with its last values; otherwise the means would jump when members stop.
 
     Examples
     --------
@@ -30,7 +29,7 @@ def mean_history(estimator: Any) -> dict[str, NDArray[np.float64]]:
     member, epoch = (np.array(history[name], dtype=int) for name in ("member", "epoch"))
     epochs = np.unique(epoch)
     found = {"epoch": epochs + 1.0}
-    for name in FIGURES:
+    for name in CURVES:
         values = np.array(history.get(name, [np.nan] * len(epoch)), dtype=np.float64)
         curves = []
         for one in np.unique(member):

@@ -182,7 +182,7 @@ def plot_row_path(
     max_depth: int = 6,
     max_nodes: int = 47,
 ) -> Any:
-    """The way of one row through one tree, drawn as by `plot_tree`; figures are probabilities of arriving."""
+    """The way of one row through one tree, drawn as by `plot_tree`; the numbers are probabilities of arriving."""
     model = model_of(estimator)
     check_tree(model, member, tree)
     path = decision_path(model, X, row)

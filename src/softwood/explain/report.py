@@ -1,7 +1,7 @@
 """A fitted estimator and rows with known targets in, one self-contained HTML page out.
 
 This module gathers the page's data as JSON; `report.html` beside it draws them in the browser, without any network:
-figures of merit, ROC and calibration (or residuals), history, importances, and trees that can be explored.
+metrics, ROC and calibration (or residuals), history, importances, and trees that can be explored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import softwood
-from softwood.cli.metrics import FIGURES, calibration_points, figures_of_merit, roc_points
+from softwood.cli.metrics import METRICS, calibration_points, compute_metrics, roc_points
 from softwood.cli.task import LearningTask, class_labels
 from softwood.explain import column_contributions, decision_path, importances, tree_traffic
 from softwood.explain.history import mean_history
@@ -70,11 +70,12 @@ def report_data(estimator: Any, test: LearningTask) -> dict[str, Any]:
             "members": len(model.members),
             "trees in each": len(model.members[0].trees.leaf_weight),
             "depth": model.members[0].trees.leaf_weight.shape[1].bit_length() - 1,
+            "parameters stored": model.n_parameters.stored,
             "softwood": softwood.__version__,
         },
-        "figures": [
-            [*FIGURES[name], round(value, 4)]
-            for name, value in figures_of_merit(estimator, test.features, test.target).items()
+        "metrics": [
+            [*METRICS[name], round(value, 4)]
+            for name, value in compute_metrics(estimator, test.features, test.target).items()
         ],
         "curves": _class_curves(estimator, test) if test.task == "classification" else _residuals(estimator, test),
         "history": _history(model),

@@ -95,11 +95,11 @@ class SplitRule:
         others = f" ({len(rest)} weaker terms counted in)" if rest else ""
         share = self.left_probability if self.goes_left else 1 - self.left_probability
         way = "left" if self.goes_left else "right"
-        sure = "surely" if share == 1 else f"with probability {share:.2f}"
+        goes = f"always goes {way}" if share == 1 else f"goes {way} with probability {share:.2f}"
         sign = ">=" if score >= limit else "<"
         if not self.terms:
-            return f"looks at no column: goes {way} {sure}"
-        return f"{words} = {score:.4g} {sign} {limit:.4g}{others}: goes {way} {sure}"
+            return f"uses no column: {goes}"
+        return f"{words} = {score:.4g} {sign} {limit:.4g}{others}: {goes}"
 
 
 def split_rule(

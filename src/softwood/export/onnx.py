@@ -5,7 +5,7 @@ model with categories has one input [n, 1] for each column, by its name: double,
 missing number, the empty string a missing category. Dates are seconds since 1970 (UTC). A classifier gives ``label``
 [n] and ``probabilities`` [n, classes]; a regressor gives ``values`` [n, outputs].
 
-Trees are computed densely, by two matrix products a member: ONNX has no operator for a conditional traversal. Splits
+Trees are computed densely, by two matrix products per member: ONNX has no operator for a conditional traversal. Splits
 that are sums of tables are computed in their linear form.
 """
 

@@ -50,7 +50,7 @@ def tree_ensemble(
     gamma : float or array
         Width of the band in which a sample goes both ways; for the logistic its temperature. A number is fixed when the
         function is traced. A JAX array of one element may be traced, mapped and differentiated like the others; if its
-        value, which cannot be looked at then, is not positive, the output is NaN.
+        value, which is unknown then, is not positive, the output is NaN.
     sum_trees : bool
         Whether the outputs of the trees are added up.
     implementation : {"auto", "native", "dense"}
@@ -159,7 +159,7 @@ def _settings(activation: str, gamma: float, sum_trees: bool, n_threads: int | N
 
 
 def _checked_array(gamma: Any) -> jax.Array:
-    """Return gamma without dimensions; NaN if it is not positive and there is nobody to tell."""
+    """Return gamma without dimensions; NaN if it is not positive and no error can be raised."""
     if gamma.size != 1:
         raise ValueError(
             f"gamma must be a number or an array of one element, for all trees; got shape {gamma.shape}: to give trees "

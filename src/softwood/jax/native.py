@@ -1,8 +1,8 @@
 """Calls from compiled JAX programs into the native kernels, on the CPU.
 
 The fast way is XLA's foreign-function interface: compiled code calls the kernels directly, with XLA's own buffers. The
-compiled module declares that interface by its binary layout and needs no jaxlib to be built; where a jaxlib turns it
-down, the same call goes through a host callback, which costs a trip to Python (docs/performance.md has both figures).
+compiled module declares that interface by its binary layout and needs no jaxlib to be built; where a jaxlib rejects
+it, the same call goes through a host callback, which costs a trip to Python (docs/performance.md has both times).
 Arguments are taken as valid; `functional` checks them.
 """
 

@@ -1,6 +1,6 @@
 """The tree ensemble as JAX primitives: what ``grad``, ``vmap`` and the compiler make of it.
 
-Three primitives, because each transformation wants to see another side of the layer:
+Three primitives, because the transformations need different views of the layer:
 
 - the forward pass. Mapped over samples it becomes one call over more rows, so that a model written for a single sample
   and mapped over a batch costs what the batched model does, in training too;
@@ -38,7 +38,7 @@ class Settings(NamedTuple):
     gamma: float
     sum_trees: bool
     n_threads: int  # 0: the library's default at the time of the call
-    native_only: bool  # asked for by name, so that devices without native kernels are an error
+    native_only: bool  # requested explicitly, so that devices without native kernels are an error
 
 
 def forward(*arguments: jax.Array, settings: Settings) -> jax.Array:

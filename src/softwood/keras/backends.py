@@ -17,7 +17,7 @@ from softwood import dense
 
 IMPLEMENTATIONS = ("auto", "native", "dense")
 
-# Whoever writes a program to a file for another process to run: it must not hold calls into this one.
+# Exporters write a program that another process runs: it must not contain calls into this process.
 _EXPORTERS = (
     "keras.src.export",
     "tensorflow.python.saved_model",
@@ -41,7 +41,7 @@ def tree_ensemble(
     implementation: str,
     layer_name: str,
 ) -> Any:
-    """Return the output of an ensemble with a soft band of width 1, by the implementation asked for or what suits."""
+    """Return the output of an ensemble with a soft band of width 1, by the requested implementation."""
     options: dict[str, Any] = {"activation": activation, "sum_trees": sum_trees}
     arguments = [x, split_weight, leaf_weight] + ([] if split_bias is None else [split_bias])
     backend = keras.backend.backend()
@@ -81,7 +81,7 @@ def dense_tree_ensemble(*arguments: Any, **options: Any) -> Any:
 def _is_being_exported(backend: str) -> bool:
     """Return whether an exporter is tracing this call.
 
-    Keras has no flag for it, so the callers are looked at. Outside of tracing there is nothing to look for.
+    Keras has no flag for it, so the call stack is inspected. Outside of tracing there is nothing to find.
     """
     if backend == "tensorflow":
         import tensorflow
@@ -90,7 +90,7 @@ def _is_being_exported(backend: str) -> bool:
     elif backend == "torch":
         import torch
 
-        # Dynamo can neither trace a look at the stack nor run within an exporter that wants the dense form.
+        # Dynamo cannot trace an inspection of the stack, and never runs within an exporter that needs the dense form.
         tracing = not torch.compiler.is_dynamo_compiling()
     else:
         tracing = True

@@ -135,7 +135,7 @@ class TreeEnsemble(keras.layers.Layer):
 
     @property
     def gamma(self) -> float:
-        """The width of the soft band; what is set here holds from the next call on, in compiled functions, too."""
+        """The width of the soft band; a new value takes effect at the next call, in compiled functions, too."""
         if self._gamma_weight is not None:
             value = keras.ops.convert_to_numpy(self._gamma_weight)
             if value != value.dtype.type(self._gamma):  # loaded with other weights; otherwise the digits as given
@@ -232,7 +232,7 @@ class TreeEnsemble(keras.layers.Layer):
     def load_own_variables(self, store: Any) -> None:
         """Load weights and gamma; files without gamma leave it as it is, others are refused."""
         if not self.built:
-            super().load_own_variables(store)  # raises what Keras has to say about this
+            super().load_own_variables(store)  # raises Keras's own error
         keys = set(store.keys())
         names = {code: name for name, code in ACTIVATIONS.items()}
         saved = names[int(np.asarray(store["activation"]))] if "activation" in keys else self.activation

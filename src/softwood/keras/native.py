@@ -23,7 +23,7 @@ def has_accelerator() -> bool:
 
 def is_compiled_by_xla() -> bool:
     """Return whether the graph that is being traced goes to XLA (``jit_compile=True``), which knows no Python calls."""
-    from tensorflow.python.ops import control_flow_util  # the only place that tells
+    from tensorflow.python.ops import control_flow_util  # the only place where this is known
 
     if tf.executing_eagerly():
         return False
@@ -31,7 +31,7 @@ def is_compiled_by_xla() -> bool:
 
 
 def is_possible() -> bool:
-    """Return whether a native call can be made here, and pays."""
+    """Return whether a native call is possible here, and faster."""
     return not has_accelerator() and not is_compiled_by_xla()
 
 

@@ -15,7 +15,7 @@ class GammaSchedule(keras.callbacks.Callback):
 
     A wide band lets all splits learn at first, a narrow one makes the trees hard, and cheap, in the end. Each step
     multiplies gamma by the same factor, as in the estimators. Steps are counted as a ``LearningRateSchedule`` counts
-    them, by the optimiser's ``iterations``: a model that is loaded and fitted again goes on where it was.
+    them, by the optimiser's ``iterations``: a model that is loaded and fitted again continues where it was.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class GammaSchedule(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Set the gamma of this step."""
-        _ = self.model  # on JAX a look at the model brings its weights up to date, and what is set then is kept
+        _ = self.model  # on JAX, accessing the model updates its weights, and what is set afterwards is kept
         for layer in self._layers:
             layer.gamma = self._path.at(self._n_before_epoch + batch)
 

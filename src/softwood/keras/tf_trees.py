@@ -1,4 +1,4 @@
-"""Weights of the paper authors' TensorFlow layer, taken over into a softwood layer."""
+"""Weights of the paper authors' TensorFlow layer, converted to a softwood layer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def from_tf_trees(
     Parameters
     ----------
     node_weights : sequence of array
-        One [p, 2^d - 1] a tree, as in ``TEL``'s ``_node_weights``.
+        One [p, 2^d - 1] per tree, as in ``TEL``'s ``_node_weights``.
     leaf_weights : sequence of array
-        One [k, 2^d] a tree, as in its ``_leaf_weights``.
+        One [k, 2^d] per tree, as in its ``_leaf_weights``.
     smooth_step_param : float
         Theirs: the inverse of gamma.
     **kwargs

@@ -1,8 +1,8 @@
-"""JSON and arrays to and from one safetensors file, for trusted and for hostile files alike.
+"""JSON and arrays to and from one safetensors file, safe for untrusted files.
 
 The container is that of the safetensors library: eight bytes with the header's length, a JSON header, and the arrays'
 bytes. Its metadata has the keys "format" ("softwood"), "format_version" and "model" (JSON). docs/file-format.md
-describes what the model's JSON holds; `softwood.model.file` gives it meaning.
+describes what the model's JSON holds; `softwood.model.file` interprets it.
 """
 
 from __future__ import annotations

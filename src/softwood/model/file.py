@@ -42,6 +42,7 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
         "target_name": model.target_name,
     }
     arrays["importances"] = model.importances
+    metadata["mean_parameters_read"] = model.mean_parameters_read
     arrays["history"] = pack_text(json.dumps(model.history))
     write_container(path, metadata, arrays)
 
@@ -65,6 +66,7 @@ def read_model(path: str | os.PathLike[str]) -> Model:
             target_name=metadata.get("target_name"),
         )
         model.importances = arrays["importances"]
+        model.mean_parameters_read = float(metadata.get("mean_parameters_read", float("nan")))
         check_model(model)
     except ModelFileError as error:
         raise ModelFileError(f"{os.fspath(path)!r} is damaged: {error}") from None

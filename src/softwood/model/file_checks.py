@@ -60,6 +60,7 @@ def check_metadata(metadata: dict[str, Any]) -> None:
     estimator = metadata["estimator"]
     require(isinstance(estimator, dict), "its estimator is no object.")
     require(isinstance(estimator.get("params", {}), dict), "its parameters are no object.")
+    require(type(metadata.get("mean_parameters_read", 0.0)) is float, "the numbers that a row reads must be counted.")
     _check_history(metadata["history"])
     for column in metadata["preprocessor"]["columns"]:
         require(all(isinstance(column[key], str) for key in ("name", "kind")), "the name of a column is no text.")

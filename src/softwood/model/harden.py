@@ -55,6 +55,7 @@ def harden_model(model: Model, gamma: float | None = None) -> Model:
     if gamma is not None and not (np.isfinite(gamma) and gamma >= HARD_GAMMA):
         raise ValueError(f"gamma must be at least {HARD_GAMMA:g}, or None for hard trees; got {gamma!r}.")
     hard = replace(model, members=[_harden_member(member, gamma) for member in model.members], importance_rows=None)
+    hard.mean_parameters_read = float("nan")
     hard.importances = model.importances
     return hard
 

@@ -1,7 +1,7 @@
 """How much a model's raw scores depend on each column of the table.
 
-Each split is judged by what it decides: replace its routing by a coin with the split's average odds, and see how far
-the raw scores of some training rows move,
+Each split is judged by what it decides: replace its routing by a coin flip with the split's average odds, and measure
+how far the raw scores of some training rows move,
 
     stake_i = mean over rows x of  P(x -> i) * |S(t_i) - mean S_i| * ||e_left - e_right||_1,
 
@@ -44,7 +44,7 @@ def column_importances(model: Model, base: NDArray[np.float32]) -> NDArray[np.fl
 def shared_stakes(stakes: NDArray[np.float64], rows: MemberRows) -> NDArray[np.float64]:
     """Stakes [m, 2^d - 1] shared among columns [n_columns] by the variance over rows of what each brings to t.
 
-    Variances are worked out twice: those of all splits and columns at once may not fit into memory.
+    Variances are computed twice: those of all splits and columns at once may not fit into memory.
     """
     whole = sum(rows.variance(j) for j in range(rows.n_columns))
     per_variance = np.divide(stakes, whole, out=np.zeros_like(stakes), where=whole > 0)

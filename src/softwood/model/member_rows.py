@@ -50,6 +50,10 @@ class MemberRows:
         """How much the splits of a tree look at each column [2^d - 1, n_columns], whatever the rows."""
         raise NotImplementedError
 
+    def n_read(self, tree: int) -> NDArray[np.int64]:
+        """Numbers that a row needs of each split of a tree [2^d - 1], its bias included."""
+        raise NotImplementedError
+
     def variance(self, column: int) -> NDArray[np.float64]:
         """Variance over the rows of what a column brings to each split [m, 2^d - 1]."""
         raise NotImplementedError
@@ -89,6 +93,9 @@ class _LinearRows(MemberRows):
 
     def weights(self, tree: int) -> NDArray[np.float64]:
         return np.abs(self._weight[tree]) @ self._is_column
+
+    def n_read(self, tree: int) -> NDArray[np.int64]:
+        return np.count_nonzero(self._weight[tree], axis=1) + 1
 
     def variance(self, column: int) -> NDArray[np.float64]:
         features = np.flatnonzero(self._column == column)
@@ -147,6 +154,12 @@ class _LookupRows(MemberRows):
             for lookup, values in self._tables(tree, split):
                 of_split[self._column[lookup]] += np.ptp(values)
         return found
+
+    def n_read(self, tree: int) -> NDArray[np.int64]:
+        n_splits = self._trees.split_bias.shape[1]
+        of_column = np.array([2 if len(lookup.knots) else 1 for lookup in self._lookups], dtype=np.int64)
+        total = np.concatenate([[0], np.cumsum(of_column[self._trees.table_column])])
+        return 1 + np.diff(total[self._trees.table_begin[tree * n_splits : (tree + 1) * n_splits + 1]])
 
     def variance(self, column: int) -> NDArray[np.float64]:
         lookups = np.flatnonzero(self._column == column).tolist()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from softwood.model.importance import column_importances
 from softwood.model.lowering import lower
 from softwood.model.member_rows import MemberRows, member_rows
+from softwood.model.parameter_counts import ParameterCounts, count_parameters, mean_parameters_read
 from softwood.model.parts import Head, ModelMember
 from softwood.model.predictor import Predictor
 from softwood.model.program import Program
@@ -34,16 +35,19 @@ class Model:
     members : list of ModelMember
     head : Head
     history : dict of str to list
-        One entry a member and epoch: "member", "epoch", "train_loss", ...; `pandas.DataFrame(history)` is a tidy table.
+        One entry per member and epoch: "member", "epoch", "train_loss", ...; `pandas.DataFrame(history)` is a tidy
+        table.
     has_column_names : bool
         Whether the training table named its columns.
     estimator : dict
         "class" and "params" of the estimator that made the model.
     importance_rows : ndarray [n, q], optional
-        Some training rows of the base matrix, from which `importances` is computed when first asked for. Neither a
-        file nor a pickle holds them.
+        Some training rows of the base matrix, from which `importances` is computed on first use. They are neither
+        saved nor pickled.
     target_name : str, optional
-        What the predictions are of, where that is known; for people.
+        Name of the target, if known; for display.
+    mean_parameters_read : float
+        What `n_parameters` says that a row reads; known after the importances are.
     """
 
     preprocessor: Preprocessor
@@ -54,6 +58,7 @@ class Model:
     estimator: dict[str, Any] = field(default_factory=dict)
     importance_rows: NDArray[np.float32] | None = None
     target_name: str | None = None
+    mean_parameters_read: float = float("nan")
 
     @property
     def n_columns(self) -> int:
@@ -75,8 +80,15 @@ class Model:
         """Importance of each column of the table [n_columns], summing to 1; see `softwood.model.importance`."""
         assert self.importance_rows is not None
         found = column_importances(self, self.importance_rows)
+        self.mean_parameters_read = mean_parameters_read(self, self.importance_rows)
         self.importance_rows = None
         return found
+
+    @property
+    def n_parameters(self) -> ParameterCounts:
+        """Weights that were trainable, are stored, and are read by a row on average."""
+        _ = self.importances  # which takes the rows
+        return count_parameters(self, self.mean_parameters_read)
 
     def __getstate__(self) -> dict[str, Any]:
         _ = self.importances
@@ -84,7 +96,7 @@ class Model:
 
     @cached_property
     def program(self) -> Program:
-        """What prediction computes, as plain data; see `softwood.model.program`. Made once, when first asked for."""
+        """What prediction computes, as plain data; see `softwood.model.program`. Made once, on first use."""
         return lower(self)
 
     @cached_property

@@ -7,6 +7,7 @@ knows the form in which the core takes a program.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ class Predictor:
         ----------
         X : table [n, p], or one row [p]
         n_threads : int, optional
-            Threads at most; a single row is always done by the calling thread.
+            Upper bound on threads; a single row is always computed by the calling thread.
 
         Returns
         -------
@@ -131,7 +132,7 @@ class Predictor:
         X, n_threads
             As in `predict`.
         """
-        if self._has_plain_rows and isinstance(X, np.ndarray) and X.ndim == 1:  # the usual row of a server
+        if self._has_plain_rows and isinstance(X, np.ndarray) and X.ndim == 1:  # the usual request of a server
             return self.predict_row(X)
         if self.program.head.classes is None:
             raise ValueError("predict_proba needs a classifier; this model is a regression: call predict.")
@@ -180,7 +181,7 @@ class Predictor:
 
     def _as_numbers(self, row: np.ndarray) -> NDArray[np.float64]:
         """One row as contiguous float64; dates and other objects are read as those of a table are."""
-        if row.dtype.kind in "fiub":
+        if row.dtype.kind in "fiub" or all(isinstance(cell, (int, float)) for cell in row.tolist()):
             return np.ascontiguousarray(row, dtype=np.float64)
         table = self.program.read(row[None])
         return np.array([table.numbers(j)[0] for j in range(table.n_columns)], dtype=np.float64)
@@ -239,6 +240,32 @@ class Predictor:
         if infinite_column >= 0:
             raise infinity_error(self.program.columns[infinite_column].name)
         return output
+
+
+def load_predictor(path: str | os.PathLike[str]) -> Predictor:
+    """Read a file that `save` wrote as a `Predictor`, for servers: NumPy and safetensors are all it needs.
+
+    Neither scikit-learn nor pandas nor SciPy is imported. No code in the file is run.
+
+    Raises
+    ------
+    softwood.model.ModelFileError
+        If the file is damaged, truncated, hostile, or was written by a newer version.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import softwood
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = softwood.TreeEnsembleRegressor(n_members=1, n_trees=4, max_epochs=5, random_state=0).fit(X, X[:, 0])
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+    >>> model.save(path)
+    >>> bool(np.all(softwood.load_predictor(path).predict(X) == model.predict(X)))
+    True
+    """
+    from softwood.model.file import read_model
+
+    return read_model(path).predictor()
 
 
 def _one_row(X: Any) -> np.ndarray | None:

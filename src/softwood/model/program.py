@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, softmax  # type: ignore[import-untyped]
 
 from softwood import reference
 from softwood.model.lookup_trees import LookupTrees
@@ -47,9 +46,11 @@ class Link(Enum):
     def inverse(self, scores: NDArray[Any]) -> NDArray[Any]:
         """Predictions [n, k] of scores [n, k]; for BINARY, the probability of the second class."""
         if self is Link.SOFTMAX:
-            return softmax(scores, axis=1)
+            exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+            return exponentials / exponentials.sum(axis=1, keepdims=True)
         if self is Link.BINARY:
-            return expit(scores)
+            e = np.exp(-np.abs(scores))
+            return np.where(scores >= 0, 1, e) / (1 + e)
         return np.exp(scores) if self is Link.EXPONENTIAL else scores
 
 

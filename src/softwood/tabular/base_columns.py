@@ -25,10 +25,9 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
-from softwood.tabular.table import Table, require_finite
+from softwood.tabular.table import Table, is_sparse, require_finite
 
 # Dates farther from 1970 than this many seconds count as if they were that far, so that they fit into an integer.
 FARTHEST_SECONDS = 1e17
@@ -108,7 +107,7 @@ class Code:
 
 @dataclass(frozen=True)
 class CalendarPart:
-    """Month, weekday or hour of a date in UTC; fractions of a second are cut off towards 1970."""
+    """Month, weekday or hour of a date in UTC; fractions of a second are truncated towards 1970."""
 
     column: int
     unit: CalendarUnit
@@ -180,7 +179,7 @@ def read_base(table: Table, columns: Sequence[BaseColumn], names: Sequence[str])
             require_finite(base[:, j], name)
         return base
     base = np.empty((table.n_rows, len(columns)), dtype=np.float32)
-    if scipy.sparse.issparse(table.matrix):  # a column of a sparse matrix is slow to get, a block of rows is not
+    if is_sparse(table.matrix):  # a column of a sparse matrix is slow to get, a block of rows is not
         for first in range(0, table.n_rows, _BLOCK_ROWS):
             rows = table.rows(first, first + _BLOCK_ROWS)
             dense = Table(rows.names, rows.kinds, rows.n_rows, matrix=rows.matrix.toarray())

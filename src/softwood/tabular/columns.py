@@ -18,19 +18,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
 from softwood.tabular.lookups import Lookup, Lookups, fit_lookups
-from softwood.tabular.table import Table, require_finite
+from softwood.tabular.table import Table, is_sparse, require_finite
 
 # Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
 MAX_ONE_HOT_LEVELS = 10
 _N_FOLDS = 5
 _BLOCK_ROWS = 65_536
-# Whole weights are numbers of copies up to this sum; larger ones are mere weights.
+# Whole weights up to this sum are numbers of copies; larger ones are only weights.
 _MAX_COUNTED_ROWS = 200_000
 
 
@@ -150,6 +149,7 @@ class Preprocessor:
         n_bins: int = N_BINS,
         rows: NDArray[np.integer] | None = None,
         weight: NDArray[np.float64] | None = None,
+        is_piece: bool = False,
     ) -> Lookups | None:
         """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
 
@@ -165,7 +165,9 @@ class Preprocessor:
                 return lookups
             self.encodings = {LOOKUP: fit_encodings(base, self.roles(), names=ENCODING_NAMES[:1])[ENCODING_NAMES[0]]}
             return None
-        self.encodings = fit_encodings(base, self.roles(), names=names, n_bins=n_bins, rows=rows, weight=weight)
+        self.encodings = fit_encodings(
+            base, self.roles(), names=names, n_bins=n_bins, rows=rows, weight=weight, is_piece=is_piece
+        )
         return None
 
     def roles(self) -> list[str]:
@@ -234,7 +236,7 @@ def _learn_column(table: Table, j: int) -> Column:
         return Column(name, kind, levels=_learn_levels(table.labels(j), name))
     if isinstance(table.matrix, np.ndarray) and table.matrix.dtype in (np.float32, np.int8, np.uint8, np.bool_):
         return Column(name, kind)
-    if scipy.sparse.issparse(table.matrix):
+    if is_sparse(table.matrix):
         return Column(name, kind)
     values = table.numbers(j)
     require_finite(values, name)
@@ -286,8 +288,9 @@ def _fit_target_means(codes: NDArray[np.int64], y: np.ndarray, sizes: list[int])
 
 def merge_rows(
     base: NDArray[np.float32], y: np.ndarray, weight: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Row numbers in an order that depends on their contents only, each distinct row once; summed weights; counts.
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Row numbers in an order that depends on their contents only, each distinct row once; summed weights; counts; and
+    of every row, which of the row numbers stands for it (-1 if its weight is 0).
 
     A row is its base columns and its target. Its count says for how many rows it stands: the sum of its weights if all
     weights are whole numbers, else the number of equal rows. Training on each row as often as its count says, with
@@ -297,9 +300,11 @@ def merge_rows(
     Examples
     --------
     >>> base = np.array([[1.0], [2.0], [1.0]], dtype=np.float32)
-    >>> rows, weight, count = merge_rows(base, np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.0, 2.0]))
+    >>> rows, weight, count, standing_for = merge_rows(base, np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.0, 2.0]))
     >>> sorted(zip(rows.tolist(), weight.tolist(), count.tolist()))
     [(0, 3.0, 3), (1, 1.0, 1)]
+    >>> standing_for
+    array([0, 1, 0])
     """
     kept = np.flatnonzero(weight > 0)
     targets = y.reshape(len(y), -1)
@@ -312,18 +317,20 @@ def merge_rows(
     is_copy[1:] = key[1:] == key[:-1]
     candidates = np.flatnonzero(is_copy)
     for some in np.array_split(candidates, 1 + len(candidates) // _BLOCK_ROWS):
-        # Equal keys of unequal rows are possible, if hardly.
+        # Different rows may have equal keys, though it is very unlikely.
         a, b = rows[some], rows[some - 1]
         same = (base[a] == base[b]) | (np.isnan(base[a]) & np.isnan(base[b]))
         is_copy[some] = same.all(axis=1) & (targets[a] == targets[b]).all(axis=1)
     first = np.flatnonzero(~is_copy)
+    standing_for = np.full(len(weight), -1, dtype=np.int64)
     if not len(first):
-        return rows, weight[:0], rows
+        return rows, weight[:0], rows, standing_for
+    standing_for[rows] = rows[first][np.cumsum(~is_copy) - 1]
     total = np.add.reduceat(weight[rows], first)
     count = np.diff(np.append(first, len(rows)))
     if total.sum() <= max(_MAX_COUNTED_ROWS, len(rows)) and np.all(weight == np.rint(weight)):
         count = total.astype(np.int64)
-    return rows[first], total, count
+    return rows[first], total, count, standing_for
 
 
 def _mix(key: NDArray[np.uint64], values: np.ndarray) -> NDArray[np.uint64]:

@@ -165,6 +165,7 @@ def fit_encodings(
     n_bins: int = N_BINS,
     rows: NDArray[np.integer] | None = None,
     weight: NDArray[np.float64] | None = None,
+    is_piece: bool = False,
 ) -> dict[str, Encoding]:
     """Fit the named encodings to the base matrix.
 
@@ -182,6 +183,8 @@ def fit_encodings(
         Rows to fit to, in this order; all if None.
     weight : ndarray [len(rows)], optional
         Weights of these rows; 1 if None.
+    is_piece : bool
+        The rows are the first piece of a longer table: few whole numbers may be followed by others.
     """
     sources = [j for j, role in enumerate(roles) if role != "none"]
     order = np.arange(len(base)) if rows is None else rows
@@ -194,7 +197,8 @@ def fit_encodings(
         summary = summarise(base[:, j], order, weight, roles[j])
         for name in names:
             room = name == "piecewise" and n_ramps + n_bins <= MAX_RAMPS
-            parts = summary.features(piecewise=name == "piecewise", n_bins=n_bins if room else 0)
+            n_ramps_here = n_bins if room else 0
+            parts = summary.features(piecewise=name == "piecewise", n_bins=n_ramps_here, is_piece=is_piece)
             n_ramps += sum(part[0] == FeatureKind.RAMP for part in parts)
             features[name] += [(j, *part) for part in parts]
     return {name: pack_features(found) for name, found in features.items()}
@@ -202,7 +206,7 @@ def fit_encodings(
 
 def pack_features(features: list[tuple[int, int, float, float, float, float]]) -> Encoding:
     """An encoding of (source, kind, start, rate, mean, scale) per feature, without those that float32 cannot hold."""
-    # Spreads that float32 cannot hold the reciprocal of say nothing.
+    # A spread whose reciprocal float32 cannot represent carries no information.
     largest = float(np.finfo(np.float32).max)
     features = [f for f in features if all(abs(value) < largest for value in f[2:]) and f[3] > 0 and f[5] > 0]
     # A table of constants has no feature; trees need one input, so it gets one that is always 0.
@@ -226,14 +230,16 @@ class Summary:
     edges: NDArray[np.float64]
     is_ordered: bool
 
-    def features(self, *, piecewise: bool, n_bins: int) -> list[tuple[int, float, float, float, float]]:
+    def features(
+        self, *, piecewise: bool, n_bins: int, is_piece: bool = False
+    ) -> list[tuple[int, float, float, float, float]]:
         """(kind, start, rate, mean, scale) of each feature."""
         found: list[tuple[int, float, float, float, float]] = []
         if self.missing_share > 0:
             share = self.missing_share
             scale = min(MAX_FLAG_SCALE, _reciprocal(np.sqrt(share * (1 - share))))
             found.append((FeatureKind.MISSING, 0.0, 1.0, share, scale))
-        if len(self.edges) < 2:  # a constant says nothing
+        if len(self.edges) < 2:  # a constant carries no information
             return found
         if self.levels is not None:
             ones = np.ones(len(self.levels))
@@ -241,6 +247,8 @@ class Summary:
         if not self.is_ordered:
             return found
         if len(self.edges) == 2:
+            return found + self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
+        if self.levels is not None and is_piece:  # later pieces may have values beyond the known ones
             return found + self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
         if self.levels is not None:  # constant beyond the known values
             found += self._ramps(self.edges[[0, -1]])

@@ -22,13 +22,15 @@ from softwood.model.linear_form import linear_form
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
+from softwood.tabular.evaluation import join_evaluation_sets, make_judge
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP
 from softwood.tabular.lookups import Lookups
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
 from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, rules
 from softwood.training.hyperparameters import resolve_auto
-from softwood.training.progress import Progress
+from softwood.training.judge import resolve_metric
+from softwood.training.progress import Callbacks, Progress, check_callbacks
 from softwood.training.rules import TableFacts
 
 # Fewer rows than this in a fold say nothing about the best epoch.
@@ -37,11 +39,23 @@ _MIN_HELD_OUT_ROWS = 2
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """Outcome of one call: the model, the members with what a later call needs to go on, and what "auto" became."""
+    """Outcome of one call.
+
+    Attributes
+    ----------
+    model : Model
+    trained : list of TrainedMember
+        The members, with what a later call needs to go on.
+    chosen : dict
+        What each hyperparameter became that was "auto".
+    oof_scores : ndarray [n, k], optional
+        Raw scores of each row of the table by the members that held it out; NaN where none did.
+    """
 
     model: Model
     trained: list[TrainedMember]
     chosen: dict[str, Any] = field(default_factory=dict)
+    oof_scores: NDArray[np.float64] | None = None
 
 
 def training_config(params: Mapping[str, Any], head: Head, n_rows: int) -> TrainingConfig:
@@ -73,6 +87,7 @@ class RunOptions:
     n_threads: int | None = None
     checkpoint: str | os.PathLike[str] | None = None
     resume: bool = False
+    checkpoint_every: float = 30.0
 
 
 def train(
@@ -81,7 +96,7 @@ def train(
     params: Mapping[str, Any],
     run: RunOptions,
     *,
-    validation: tuple[Table, Problem] | None = None,
+    validation: Sequence[tuple[Table, Problem]] = (),
     previous: Model | None = None,
 ) -> FitResult:
     """Fit a model.
@@ -93,25 +108,29 @@ def train(
     params : mapping
         Checked constructor parameters of an estimator.
     run : RunOptions
-    validation : (Table, Problem), optional
-        Decides the best epoch of every member; without it each member holds out a fold of the training rows.
+    validation : sequence of (Table, Problem)
+        Evaluation sets, the last of which decides the best epoch of every member; without any, each member holds out a
+        fold of the training rows.
     previous : Model, optional
         Go on from this model, whose preprocessing then stays; lookups become linear splits.
     """
     previous = None if previous is None else linear_form(previous)
+    metric, functions = resolve_metric(params["eval_metric"]), check_callbacks(params["callbacks"])
     deadline = None if params["time_limit"] is None else time.monotonic() + params["time_limit"]
     rng = np.random.default_rng(run.seed)
-    if np.any(problem.weight == 0):
-        kept = np.flatnonzero(problem.weight)
+    n_given, kept = table.n_rows, np.flatnonzero(problem.weight)
+    if len(kept) < n_given:
         table, problem = table.take(kept), problem.take(kept)
     preprocessor = (
         learn_columns(table, n_target_columns=problem.n_target_columns) if previous is None else previous.preprocessor
     )
     base = preprocessor.read(table)
-    rows, weight, count = merge_rows(base, problem.y, problem.weight)
+    rows, weight, count, standing_for = merge_rows(base, problem.row_targets(), problem.weight)
     rows, weight = np.repeat(rows, count), np.repeat(weight / count, count)
     facts = _facts(problem, len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
+    if previous is not None:
+        params = _grown(params, given, previous)
     encodings, lookups = _encodings(params, previous), None
     if previous is None:
         preprocessor.learn_targets(base, problem.target_columns(), rows)
@@ -119,21 +138,33 @@ def train(
         lookups = preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
     y = problem.scaled_y(head)
-    data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)))
-    if validation is not None:
-        other, theirs = validation
-        held_out = _encode(preprocessor, lookups, preprocessor.read(other), theirs.scaled_y(head), theirs.weight)
+    data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)), problem.score_offset(head))
+    judged, ends = problem, [0]
+    if validation:
+        other, judged, ends = join_evaluation_sets(preprocessor, validation)
+        held_out = _encode(
+            preprocessor, lookups, other, judged.scaled_y(head), judged.weight, judged.score_offset(head)
+        )
         splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
     else:
         splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
-    members = _members(splits, head.loss.best_constant(y[rows], weight), rng, previous)
+    members = _members(splits, _best_constant(problem, head, y, rows, weight), rng, previous)
+    if metric is not None or len(validation) > 1:
+        members = [replace(member, judge=make_judge(member, judged, head, metric, ends)) for member in members]
     config = training_config(params, head, splits[0][0].n_rows)
     weak_l1 = rules.weak_l1(facts, params) if given["l1"] == "auto" else None
-    metric = "R²" if head.task == "regression" else "accuracy"
-    with Progress(config.max_epochs, len(members), metric) if params["verbose"] else nullcontext() as progress:
-        trained = _fit(config, members, weak_l1, run, progress, deadline)
+    usual = "R²" if head.task == "regression" else "accuracy"
+    shown = usual if metric is None else metric.name
+    with Progress(config.max_epochs, len(members), shown) if params["verbose"] else nullcontext() as progress:
+        callbacks = Callbacks(config.max_epochs, functions, progress)
+        trained, l1_used = _fit(config, members, weak_l1, run, callbacks, deadline)
     model = _assemble(preprocessor, encodings[: len(trained)], trained, head, base[rows[:N_IMPORTANCE_ROWS]])
-    return FitResult(model, trained, {name: params[name] for name in params if given[name] is not params[name]})
+    chosen = {name: params[name] for name in params if given[name] is not params[name]}
+    oof_scores = None
+    if not validation and members[0].validation is not None:
+        oof_scores = np.full((n_given, model.n_outputs), np.nan)
+        oof_scores[kept] = _out_of_fold(members, trained, len(base))[standing_for]
+    return FitResult(model, trained, chosen | l1_used, oof_scores)
 
 
 def _fit(
@@ -141,10 +172,10 @@ def _fit(
     members: Sequence[MemberData],
     weak_l1: float | None,
     run: RunOptions,
-    progress: Progress | None,
+    callbacks: Callbacks,
     deadline: float | None,
-) -> list[TrainedMember]:
-    """Train the first member with both penalties, and the others with that of the lower held-out loss.
+) -> tuple[list[TrainedMember], dict[str, float]]:
+    """Train the first member with both penalties, and the others with that of the lower held-out loss, which is told.
 
     Most tables want the strong penalty; those of little noise and much interaction want nearly none. Held-out rows tell
     them apart, and no property of the table does.
@@ -155,20 +186,35 @@ def _fit(
             config,
             some,
             n_threads=run.n_threads,
-            callback=progress,
+            callback=callbacks,
             time_limit=None if deadline is None else max(0.0, deadline - time.monotonic()),
             checkpoint=None if run.checkpoint is None else os.fspath(run.checkpoint) + suffix,
+            checkpoint_every=run.checkpoint_every,
             resume=run.resume,
+            run_seed=run.seed,
         )
 
     if weak_l1 is None or members[0].validation is None:
-        return fit(config, members)
-    pair = fit(config, [members[0], replace(members[0], l1=weak_l1)], ".first")
+        return fit(config, members), {}
+    pair = fit(config, [members[0], replace(members[0], changes={"l1": weak_l1})], ".first")
     best = min(range(2), key=lambda i: pair[i].best_loss)
-    cut_short = any(member.stopped_by in ("time_limit", "interrupt") for member in pair)
+    l1 = (config.l1, weak_l1)[best]
+    cut_short = any(member.stopped_by in ("time_limit", "interrupt", "callback") for member in pair)
     if cut_short or len(members) == 1:
-        return [pair[best]]
-    return [pair[best], *fit(replace(config, l1=(config.l1, weak_l1)[best]), members[1:])]
+        return [pair[best]], {"l1": l1}
+    return [pair[best], *fit(replace(config, l1=l1), members[1:])], {"l1": l1}
+
+
+def _out_of_fold(members: Sequence[MemberData], trained: Sequence[TrainedMember], n_rows: int) -> NDArray[np.float64]:
+    """Mean raw score [n, k] of each row over the times that a member held it out; NaN for rows that none did."""
+    k = trained[0].trees.leaf_weight.shape[2]
+    total, n = np.zeros((n_rows, k)), np.zeros((n_rows, 1))
+    for data, member in zip(members, trained, strict=False):  # fewer, if training was cut short
+        held_out = None if data.validation is None else data.validation.rows
+        if held_out is not None and member.validation_scores is not None:
+            np.add.at(total, held_out, member.validation_scores)
+            np.add.at(n, held_out, 1)
+    return np.divide(total, n, out=np.full_like(total, np.nan), where=n > 0)
 
 
 def _facts(problem: Problem, n_rows: int, n_columns: int) -> TableFacts:
@@ -184,6 +230,23 @@ def _encodings(params: Mapping[str, Any], previous: Model | None = None) -> list
     elif name == "auto":
         name = "piecewise" if params["batch_norm"] or params["l2"] else LOOKUP
     return [name] * params["n_members"]
+
+
+def _grown(params: Mapping[str, Any], given: Mapping[str, Any], previous: Model) -> dict[str, Any]:
+    """The parameters of a warm start, which may add trees and members to a model, but cannot take any away."""
+    m, n_leaves, _ = previous.members[0].trees.leaf_weight.shape
+    before = {"n_trees": m, "depth": n_leaves.bit_length() - 1, "n_members": len(previous.members)}
+    params = dict(params)
+    if given["n_members"] == "auto":
+        params["n_members"] = before["n_members"]
+    for name, value in before.items():
+        if params[name] < value or (name == "depth" and params[name] != value):
+            rule = "stay as it is" if name == "depth" else "not get smaller"
+            raise ValueError(
+                f"With warm_start {name} must {rule}; the present model has {value}, got {params[name]}. Set it back, "
+                "or fit anew with warm_start=False."
+            )
+    return params
 
 
 def train_on_piece(
@@ -209,8 +272,9 @@ def train_on_piece(
         preprocessor.learn_targets(base, problem.target_columns(), rows)
         names = tuple(dict.fromkeys(encodings))
         weight = problem.weight[rows]
-        preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
-    head = previous.model.head if previous is not None else problem.fit_head(rows, problem.weight[rows])
+        n_bins = params["n_bins"]
+        preprocessor.learn_encodings(base, names=names, n_bins=n_bins, rows=rows, weight=weight, is_piece=True)
+    head = previous.model.head if previous is not None else problem.fit_head(rows, problem.weight[rows], is_piece=True)
     y = problem.scaled_y(head)
     data = _encode(preprocessor, None, base, y, problem.weight)
     splits: list[Split] = [(replace(data[name], rows=rows), None) for name in encodings]
@@ -244,14 +308,25 @@ def _encode(
     base: NDArray[np.float32],
     y: np.ndarray,
     weight: NDArray[np.float64],
+    offset: NDArray[np.float64] | None = None,
 ) -> dict[str, Samples]:
     """The rows as each encoding shows them; table, targets and weights are shared."""
     sample_weight = None if np.all(weight == 1) else weight
     if lookups is not None:
-        return {LOOKUP: Samples(lookups.cells(base), y, sample_weight, encoding=lookups)}
+        return {LOOKUP: Samples(lookups.cells(base), y, sample_weight, encoding=lookups, offset=offset)}
     return {
-        name: Samples(base, y, sample_weight, encoding=encoding) for name, encoding in preprocessor.encodings.items()
+        name: Samples(base, y, sample_weight, encoding=encoding, offset=offset)
+        for name, encoding in preprocessor.encodings.items()
     }
+
+
+def _best_constant(
+    problem: Problem, head: Head, y: np.ndarray, rows: NDArray[np.int64], weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    offset = problem.score_offset(head)
+    if offset is None:
+        return head.loss.best_constant(y[rows], weight)
+    return head.loss.best_constant_beside(offset[rows], y[rows], weight)
 
 
 Split = tuple[Samples, "Samples | None"]
@@ -297,13 +372,16 @@ def _assemble(
     importance_rows: NDArray[np.float32],
 ) -> Model:
     members = [ModelMember(name, member.trees) for name, member in zip(encodings, trained, strict=True)]
-    columns = [f.name for f in fields(EpochRecord)]
-    history: dict[str, list[Any]] = {name: [] for name in ("member", *columns, "is_best")}
+    columns = [f.name for f in fields(EpochRecord) if f.name != "metrics"]
+    metrics = list(dict.fromkeys(name for member in trained for record in member.history for name in record.metrics))
+    history: dict[str, list[Any]] = {name: [] for name in ("member", *columns, "is_best", *metrics)}
     for i, member in enumerate(trained):
         for record in member.history:
             history["member"].append(i)
             for name in columns:
                 history[name].append(getattr(record, name))
+            for name in metrics:
+                history[name].append(record.metrics.get(name, float("nan")))
             history["is_best"].append(record.epoch == member.best_epoch)
     return Model(preprocessor, members, head, history, importance_rows=importance_rows)
 

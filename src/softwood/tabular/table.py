@@ -16,13 +16,13 @@ to `softwood.tabular.columns`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, overload
 
 import numpy as np
-import scipy.sparse
 
 KINDS = ("numeric", "boolean", "category", "datetime")
 _NAMES_SHOWN = 5  # of unknown or missing columns
@@ -175,9 +175,15 @@ def _places(present: Sequence[str], known: Sequence[str]) -> list[int]:
     return [place[name] for name in known]
 
 
+def is_sparse(X: Any) -> bool:
+    """Whether `X` is a sparse matrix or array of SciPy; SciPy is not imported to find that out."""
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and sparse.issparse(X)
+
+
 def is_frame(X: Any) -> bool:
     """Whether `X` is an eager data frame that narwhals knows."""
-    if isinstance(X, (np.ndarray, list, tuple)) or scipy.sparse.issparse(X):
+    if isinstance(X, (np.ndarray, list, tuple)) or is_sparse(X):
         return False
     import narwhals as nw
 
@@ -243,7 +249,7 @@ def _read_matrix(X: Any) -> Table:
         return Table(None, ("numeric",) * n_columns, n_rows, matrix=X)
     if X.dtype.kind == "b":
         return Table(None, ("boolean",) * n_columns, n_rows, matrix=X)
-    if scipy.sparse.issparse(X):
+    if is_sparse(X):
         raise TypeError(f"A sparse X must hold real numbers; got dtype {X.dtype}. Convert it with X.astype(float).")
     if X.dtype.kind == "M":
         columns = tuple(X[:, j] for j in range(n_columns))
@@ -254,7 +260,7 @@ def _read_matrix(X: Any) -> Table:
 
 
 def _matrix_column(matrix: Any, j: int) -> np.ndarray:
-    column = matrix[:, [j]].toarray()[:, 0] if scipy.sparse.issparse(matrix) else matrix[:, j]
+    column = matrix[:, [j]].toarray()[:, 0] if is_sparse(matrix) else matrix[:, j]
     return column if column.dtype.kind == "f" and column.dtype.itemsize >= 4 else column.astype(np.float64)
 
 

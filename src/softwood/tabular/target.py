@@ -15,10 +15,17 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
 from softwood.model.parts import Head
+from softwood.model.program import Link
 from softwood.training.losses import Loss
 
 # Losses that mean the same when targets are shifted and scaled; theirs are standardised for training.
 SCALED_LOSSES = ("squared_error", "absolute_error", "huber", "quantile")
+# Targets of a larger size would overflow in sums and predictions.
+_LARGEST_TARGET = 1e300
+# Scale of a constant target, relative to its size: predictions differ from it by less than a 1e-9th.
+_CONSTANT_SCALE = 1e-6
+# Means outside of this and its reciprocal are divided out of targets whose loss has a logarithmic link.
+_LARGEST_LEVEL = 1e15
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +42,10 @@ class Problem:
     loss : Loss
     classes : ndarray, optional
         Class labels.
+    offset : ndarray [n, k], optional
+        Added to each row's prediction before the link: in units of the target, or of log-odds or logarithms.
+    set_weights : tuple of ndarray
+        Weights of each of several evaluation sets that were joined.
     """
 
     y: np.ndarray
@@ -42,10 +53,31 @@ class Problem:
     task: str
     loss: Loss
     classes: np.ndarray | None = None
+    offset: NDArray[np.float64] | None = None
+    set_weights: tuple[NDArray[np.float64], ...] = ()
+
+    def row_targets(self) -> np.ndarray:
+        """All that a row is to be learned with [n] or [n, ...]: rows that agree in it are the same."""
+        if self.offset is None:
+            return self.y
+        return np.column_stack([self.y.reshape(len(self.y), -1), self.offset])
+
+    def with_offset(self, offset: Any) -> Problem:
+        """The same with an offset [n], [n, t] or [n, k] for each row, or without any for None."""
+        if offset is None:
+            return self
+        n_targets = 1 if self.y.ndim == 1 else self.y.shape[1]
+        n_scores = self.loss.outputs_for(n_targets)
+        n_targets = n_targets if self.task == "regression" else n_scores
+        return replace(self, offset=offset_matrix(offset, len(self.y), n_targets, n_scores))
+
+    def score_offset(self, head: Head) -> NDArray[np.float64] | None:
+        """The offset [n, k] on the scale of raw scores."""
+        return None if self.offset is None else self.offset / score_units(head, self.offset.shape[1])
 
     @property
     def n_target_columns(self) -> int:
-        """How many target means a category with many levels has: one a target, or one a class if there are several."""
+        """Target means of a category with many levels: one per target, or one per class if there are several."""
         if self.task == "multiclass":
             assert self.classes is not None
             return len(self.classes)
@@ -59,18 +91,32 @@ class Problem:
 
     def take(self, rows: np.ndarray) -> Problem:
         """The problem with some of the rows only."""
-        return replace(self, y=self.y[rows], weight=self.weight[rows])
+        offset = None if self.offset is None else self.offset[rows]
+        return replace(self, y=self.y[rows], weight=self.weight[rows], offset=offset)
 
-    def fit_head(self, rows: NDArray[np.int64], weight: NDArray[np.float64]) -> Head:
-        """Head for this problem, with mean and spread of the targets over the given rows where the loss allows it."""
+    def fit_head(self, rows: NDArray[np.int64], weight: NDArray[np.float64], *, is_piece: bool = False) -> Head:
+        """Head for this problem, with mean and spread of the targets over the given rows where the loss allows it.
+
+        A constant target gets a scale so small that predictions are the constant, unless later pieces of the table
+        may have other targets (`is_piece`).
+        """
         if self.task != "regression":
             return Head(self.task, self.loss, self.classes)
         y = self.y[rows].reshape(len(rows), -1)
+        if self.offset is not None and self.loss.name in SCALED_LOSSES:
+            y = y - self.offset[rows, :: self.offset.shape[1] // y.shape[1]]
         mean, scale = np.zeros(y.shape[1]), np.ones(y.shape[1])
+        unit = np.exp2(np.frexp(np.abs(y).max(axis=0))[1] - 1.0)  # squares of y / unit neither overflow nor vanish
+        unit[unit == 0] = 1.0
         if self.loss.name in SCALED_LOSSES:
-            mean = np.average(y, axis=0, weights=weight)
-            spread = np.sqrt(np.average(np.square(y - mean), axis=0, weights=weight))
-            scale = np.where(spread > 1e-12 * np.abs(mean).clip(1e-30), spread, 1.0)
+            mean = np.average(y / unit, axis=0, weights=weight)
+            spread = np.sqrt(np.average(np.square(y / unit - mean), axis=0, weights=weight))
+            is_constant = spread <= 1e-12 * np.abs(mean)
+            scale = np.where(is_constant, 1 / unit if is_piece else _CONSTANT_SCALE, spread) * unit
+            mean = mean * unit
+        elif self.loss.link is Link.EXPONENTIAL:
+            level = np.average(y / unit, axis=0, weights=weight) * unit
+            scale = np.where((level > _LARGEST_LEVEL) | ((level > 0) & (level < 1 / _LARGEST_LEVEL)), level, 1.0)
         return Head(self.task, self.loss, None, mean, scale)
 
     def scaled_y(self, head: Head) -> np.ndarray:
@@ -81,6 +127,23 @@ class Problem:
             (head.target_mean, head.target_scale) if self.y.ndim == 2 else (head.target_mean[0], head.target_scale[0])
         )
         return (self.y - mean) / scale
+
+
+def offset_matrix(offset: Any, n_rows: int, n_targets: int, n_scores: int) -> NDArray[np.float64]:
+    """Offsets as [n, k]: one per row for a single target, else one per target or score."""
+    values = check_array(offset, dtype=np.float64, ensure_2d=False, input_name="offset")
+    values = values.reshape(len(values), -1)
+    if len(values) != n_rows or values.shape[1] not in (n_targets, n_scores):
+        columns = "" if n_targets == 1 else f", {n_targets}"
+        raise ValueError(f"offset must have the shape [{n_rows}{columns}]; got {np.shape(offset)}.")
+    return np.repeat(values, n_scores // values.shape[1], axis=1)
+
+
+def score_units(head: Head, n_scores: int) -> NDArray[np.float64]:
+    """What one unit of each raw score [k] is in units of an offset."""
+    if head.target_scale is None or head.loss.name not in SCALED_LOSSES:
+        return np.ones(n_scores)
+    return np.repeat(head.target_scale, n_scores // len(head.target_scale))
 
 
 def classification_problem(
@@ -116,7 +179,7 @@ def classification_problem(
     codes = np.searchsorted(classes, y)
     codes[weight == 0] = np.minimum(codes[weight == 0], len(classes) - 1)
     if class_weight is not None:
-        weight = weight * compute_sample_weight(class_weight, y)
+        weight = weight * _class_weights(class_weight, y)
     is_binary = len(classes) == 2
     name = "binary_cross_entropy" if is_binary else "cross_entropy"
     if isinstance(loss, Loss):
@@ -125,7 +188,18 @@ def classification_problem(
         loss = Loss(name, n_classes=None if is_binary else len(classes))
     else:
         raise ValueError(f"loss of a classifier must be 'auto', 'cross_entropy' or a cross-entropy Loss; got {loss!r}.")
+    loss.check()
     return Problem(codes, weight, "binary" if is_binary else "multiclass", loss, classes)
+
+
+def _class_weights(class_weight: Any, y: np.ndarray) -> NDArray[np.float64]:
+    """Weight [n] of each row's class."""
+    weight = compute_sample_weight(class_weight, y)
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise ValueError(f"class_weight must hold finite numbers of at least 0; got {class_weight}.")
+    if not weight.any():
+        raise ValueError(f"class_weight must leave at least one class a positive weight; got {class_weight}.")
+    return weight
 
 
 def regression_problem(y: Any, n_rows: int, sample_weight: Any = None, *, loss: Any = "auto") -> Problem:
@@ -140,6 +214,12 @@ def regression_problem(y: Any, n_rows: int, sample_weight: Any = None, *, loss: 
         loss = Loss("squared_error" if isinstance(loss, str) and loss == "auto" else loss)
     if loss.name in ("cross_entropy", "binary_cross_entropy"):
         raise ValueError(f"{loss.name} is a loss of classifiers; use TreeEnsembleClassifier, or another loss.")
+    loss.check()
+    if np.abs(y).max() > _LARGEST_TARGET:
+        raise ValueError(
+            f"Targets must lie within plus or minus {_LARGEST_TARGET:g}; got {y.flat[np.abs(y).argmax()]:g}. "
+            "Divide them by a constant."
+        )
     return Problem(y, weight, "regression", loss)
 
 

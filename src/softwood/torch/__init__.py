@@ -4,7 +4,7 @@
 `GammaSchedule` narrows the soft band while training goes on. On the CPU softwood's native kernels run, which compute
 only what each sample reaches; elsewhere, and where PyTorch needs to see inside (ONNX export, second derivatives), the
 same function in plain PyTorch operations. `from_model` and `to_model` carry the weights of a fitted model to a module
-and back; they, and the estimators with scikit-learn, are imported when first asked for.
+and back; they, and the estimators with scikit-learn, are imported on first use.
 """
 
 from __future__ import annotations

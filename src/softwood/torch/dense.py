@@ -1,8 +1,8 @@
 """The tree ensemble in plain PyTorch operations: every node of every tree, as two matrix products.
 
 Tensors come in, a tensor goes out, and PyTorch's own autograd differentiates it, any number of times, on any device,
-under any transformation or exporter. It serves where the native kernels cannot go and is the rival that they are
-measured against, so it is written for speed: samples run along the last axis, where a level of the trees is one
+under any transformation or exporter. It is used where the native kernels cannot be and is the baseline of
+the benchmarks, so it is written for speed: samples run along the last axis, where a level of the trees is one
 contiguous slab (a quarter faster than samples first), and levels are cut by `split`, whose gradient is a single copy.
 Time and memory still grow with 2^depth for every sample, whatever the sample reaches.
 

@@ -1,6 +1,6 @@
 """The native kernels in plain eager execution: an autograd function that keeps the forward's tape for the backward.
 
-The way of most calls. It costs a fraction of what the registered operator does, whose call goes through PyTorch's
+The path of most calls. It costs a fraction of what the registered operator does, whose call goes through PyTorch's
 dispatcher to Python and back several times; where that operator is needed, `is_plain_eager` says so.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling  # by this name, every call saves 50 ns
+from torch.compiler import is_compiling  # a name in this module saves 50 ns per call
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from softwood import ops
@@ -21,7 +21,7 @@ _PLAIN_TYPES = (Tensor, torch.nn.Parameter, type(None))
 
 
 def is_plain_eager(*tensors: Tensor | None) -> bool:
-    """Return whether nothing traces, transforms or intercepts operations on these tensors: arrays may be used."""
+    """Return whether arrays may be used: nothing traces, transforms or intercepts operations on these tensors."""
     if (
         is_compiling()
         or internals.has_transforms()
@@ -68,8 +68,8 @@ class NativeFunction(torch.autograd.Function):
         sparse_grad: bool,
     ) -> Tensor:
         """Run the kernel and remember what the backward needs."""
-        # Who has hooks for saved tensors (checkpointing, offloading) wants no memory to be held here: without a tape
-        # the backward repeats the traversal.
+        # Hooks for saved tensors (checkpointing, offloading) mean that no memory should be held here: without a tape
+        # the backward pass repeats the traversal.
         with_tape = internals.get_saved_tensor_hooks(True) is None
         tensors = (x, split_weight, leaf_weight, split_bias)
         output, ctx.tape = native.forward(tensors, options, with_tape)
@@ -80,7 +80,7 @@ class NativeFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the four tensors, None for those without need, and None for the options."""
+        """Return the gradients of the four tensors, None for those not needed, and None for the options."""
         tensors = ctx.saved_tensors
         needed = ctx.needs_input_grad[:4]
         is_batched = internals.is_batched(grad_output)  # by is_grads_batched=True
@@ -115,7 +115,7 @@ def _sparse_gradients(
     needed: Sequence[bool],
     tape: ops.TapeContents | None,
 ) -> list[Tensor | None]:
-    """Return gradients that hold reached rows only, at a cost in proportion to them."""
+    """Return gradients that contain only reached rows, at a cost proportional to their number."""
     x, split_weight, leaf_weight, split_bias = tensors
     memory, _ = _scratch.pop(split_weight, (None, None))
     if not isinstance(memory, native.ROW_MEMORY[x.dtype]):  # none yet, or the layer has changed its dtype

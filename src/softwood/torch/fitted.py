@@ -45,7 +45,7 @@ def from_model(model: Fitted | str | os.PathLike[str], *, member: int | None = N
 
     See Also
     --------
-    to_model : the way back.
+    to_model : the inverse.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def to_model(module: FittedModel) -> Any:
     """Put a module's weights into a copy of the model that it was made from.
 
     Preprocessing, classes, the scaling of targets, history and hyperparameters are those of the source. Importances are
-    measured anew where the source still has the rows for it (fitted in this process, importances not yet asked for);
+    computed again if the source still has the rows for it (fitted in this process, importances not yet used);
     otherwise they too are those of the source.
 
     Parameters

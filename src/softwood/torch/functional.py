@@ -1,4 +1,4 @@
-"""The tree ensemble as a function of tensors: checks the arguments and picks an implementation.
+"""The tree ensemble as a function of tensors: checks the arguments and chooses an implementation.
 
 The boundary of the PyTorch part. What passes here is valid for `operator` (native kernels) and for `dense`.
 """
@@ -44,8 +44,8 @@ def tree_ensemble(
         What turns a node's <w, x> + b into the probability of going left. The logistic reaches every leaf.
     gamma : float or Tensor
         Width of the band in which a sample goes both ways; for the logistic its temperature. A tensor of one element
-        gets a gradient, and compiled code takes any value of it without being compiled again. Where its value cannot
-        be looked at (in compiled code, on an accelerator), one that is not positive makes the output NaN.
+        gets a gradient, and compiled code takes any value of it without being compiled again. Where its value is
+        unknown (in compiled code, on an accelerator), one that is not positive makes the output NaN.
     sum_trees : bool
         Whether the outputs of the trees are added up.
     implementation : {"auto", "native", "dense"}
@@ -75,7 +75,7 @@ def tree_ensemble(
     tensor([[1.1562],
             [1.0000]])
     """
-    if (  # the way of most calls, on which all that `_check` asks takes a microsecond
+    if (  # fast path of most calls: the checks of `_check` would take a microsecond
         type(gamma) is float
         and implementation in ("auto", "native")
         and eager.is_plain_eager(x, split_weight, leaf_weight, split_bias)
@@ -100,7 +100,7 @@ def _by_any_way(
     implementation: str,
     sparse_grad: bool,
 ) -> Tensor:
-    """Check everything, and go the way that device, dtype and whoever watches allow."""
+    """Check everything, and choose the path that device, dtype and active transforms allow."""
     device_type = x.device.type
     if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         x, split_weight, leaf_weight, split_bias = _for_autocast(x, split_weight, leaf_weight, split_bias)
@@ -125,7 +125,7 @@ def _by_any_way(
 
 
 def _in_units_of(gamma: Tensor, x: Tensor, split_bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Divide x and biases by gamma, so that the band is 1 wide: autograd then knows gamma, and no kernel has to.
+    """Divide x and biases by gamma, so that the band is 1 wide: autograd then differentiates gamma, not the kernels.
 
     A split sees t / gamma = <w, x / gamma> + b / gamma. Dividing x is cheaper than dividing the weights, of which there
     are 2^depth rows per tree, and leaves their gradients sparse if they are. The gradient of a product takes half the
@@ -192,7 +192,7 @@ def _is_native(implementation: str, device_type: str) -> bool:
 
 
 def _must_be_transparent() -> bool:
-    """Return whether someone needs PyTorch's own operators: ONNX export, or torch.func, when it differentiates."""
+    """Return whether PyTorch's own operators are needed: in ONNX export, and when torch.func differentiates."""
     if eager.is_plain_eager():
         return False
     return torch.onnx.is_in_onnx_export() or internals.is_differentiated()
@@ -206,7 +206,7 @@ def _native(
     options: native.Options,
     sparse_grad: bool,
 ) -> Tensor:
-    """Apply the native kernels by the cheaper door, if it is open."""
+    """Apply the native kernels: by the eager path when possible, otherwise by the registered operator."""
     if eager.is_plain_eager(x, split_weight, leaf_weight, split_bias):
         x, split_weight, leaf_weight, split_bias = native.laid_out(x, split_weight, leaf_weight, split_bias)
         return eager.apply(x, split_weight, leaf_weight, split_bias, options, sparse_grad)
@@ -277,7 +277,7 @@ def check_float32_gamma(gamma: float | Tensor) -> None:
 
 
 def _can_be_read(gamma: Tensor) -> bool:
-    """Return whether the value is at hand: nothing is traced, and no device has to be waited for."""
+    """Return whether the value can be read: nothing is traced, and no device has to be synchronised."""
     return gamma.device.type == "cpu" and eager.is_plain_eager(gamma)
 
 

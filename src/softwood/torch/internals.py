@@ -1,7 +1,7 @@
-"""Calls of PyTorch that it does not publish: who watches or transforms the operations that run, and what is kept.
+"""Private calls of PyTorch: whether operations are traced or transformed, and what is kept for the backward pass.
 
 Each has a fallback for a PyTorch without it. The fallback gives the same results, but takes longer or holds memory
-longer: what cannot be told is taken to be so.
+longer: what cannot be known is assumed to be the case.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ get_tracing_state: Callable[[], Any] = _find("_get_tracing_state", lambda: True)
 # Without it every backward pass goes through the registered operator and repeats the traversal.
 is_batched: Callable[[Tensor], bool] = _find("_functorch.is_legacy_batchedtensor", lambda tensor: True)
 
-# Without them a tape is made although hooks want no memory to be held, and kept as long as the graph's node.
+# Without them a tape is made even if hooks ask to hold no memory, and kept as long as the graph's node.
 get_saved_tensor_hooks: Callable[[bool], Any] = _find("_autograd._top_saved_tensors_default_hooks", lambda _: None)
 keeps_graph: Callable[[], bool] = _find("_autograd._get_current_graph_task_keep_graph", lambda: True)
 

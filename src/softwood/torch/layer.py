@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling  # by this name, every call of a layer saves 50 ns
+from torch.compiler import is_compiling  # a name in this module saves 50 ns per call of a layer
 
 from softwood.arguments import ACTIVATIONS, MAX_DEPTH
 from softwood.torch.functional import (
@@ -59,8 +59,8 @@ class TreeEnsemble(nn.Module):
         Whether gamma is learned with the weights, as the parameter `log_gamma`, from `gamma` on.
     init : {"paper", "scaled"}
         "paper" draws all weights uniformly from plus or minus 0.01. "scaled" draws those of the leaves from plus or
-        minus 1 / sqrt(n_trees) instead: outputs start at the scale of logits, so that learning rates below 0.01 make
-        their way sooner (see the guide). The scale of the splits was found to matter little.
+        minus 1 / sqrt(n_trees) instead: outputs start at the scale of logits, so that learning rates below 0.01
+        converge sooner (see the guide). The scale of the splits matters little.
     device, dtype
         Of the parameters.
 
@@ -164,7 +164,7 @@ class TreeEnsemble(nn.Module):
 
     @property
     def gamma(self) -> float:
-        """The width of the soft band; what is set here holds from the next call on."""
+        """The width of the soft band; a new value takes effect at the next call."""
         if self.log_gamma is None or self.log_gamma.is_meta:
             return self._gamma
         return math.exp(self.log_gamma.item())
@@ -198,7 +198,7 @@ class TreeEnsemble(nn.Module):
         gamma: float | Tensor
         if self.learn_gamma:
             gamma = self.log_gamma.exp()  # type: ignore[union-attr]
-        elif is_compiling():  # a tensor; even a look at the number would make compiled code depend on its value
+        elif is_compiling():  # a tensor; reading the number would make compiled code depend on its value
             gamma = self._gamma_tensor
         else:
             gamma = self._gamma
@@ -224,7 +224,7 @@ class TreeEnsemble(nn.Module):
         )
 
     def get_extra_state(self) -> Tensor:
-        """Return what changes the function and is no parameter: gamma (0 if it is learned) and the activation's number.
+        """Return what changes the function, besides parameters: gamma (0 if it is learned) and the activation's number.
 
         A plain tensor, as are all other entries of a state dict: safetensors and distributed checkpoints take it.
         """
@@ -286,7 +286,7 @@ class TreeEnsemble(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load as any module does, but tell what does not match, and take state dicts that have no gamma."""
+        """Load as any module does, but name what does not match, and accept state dicts without gamma."""
         key = f"{prefix}_extra_state"
         problems = [self._size_mismatch(*(state_dict.get(prefix + name) for name in ("split_weight", "leaf_weight")))]
         if key in state_dict and (problem := self._mismatch(state_dict[key])):

@@ -1,6 +1,6 @@
 """Calls of the native kernels on CPU tensors that have been checked.
 
-No autograd and no choice of implementation: `eager` and `operator` are the two doors that lead here. The compiled
+No autograd and no choice of implementation: `eager` and `operator` are its two callers. The compiled
 module reads and makes tensors by the table of C functions that PyTorch publishes for this, in a fraction of the time
 that it would take from Python. A PyTorch without such a table is served through NumPy arrays.
 """
@@ -37,7 +37,7 @@ def accepts(x: Tensor, split_weight: Tensor, leaf_weight: Tensor, split_bias: Te
 
 
 def laid_out(*tensors: Tensor | None) -> list[Any]:
-    """Return the tensors, with a copy for each whose memory is not simply its elements, one after the other."""
+    """Return the tensors, with a contiguous copy of each that is not contiguous."""
     found = []
     for tensor in tensors:
         if tensor is not None:
@@ -49,7 +49,7 @@ def laid_out(*tensors: Tensor | None) -> list[Any]:
 
 
 def forward(tensors: Tensors, options: Options, with_tape: bool = False) -> tuple[Tensor, ops.TapeContents | None]:
-    """Return the output, [n, k] or [n, m, k], and the tape if asked for. The tensors are such as `accepts` accepts."""
+    """Return the output, [n, k] or [n, m, k], and the tape if asked for. `accepts` must hold for the tensors."""
     activation, gamma, sum_trees = options
     return _forward(*tensors, ACTIVATIONS[activation], gamma, bool(sum_trees), torch.get_num_threads(), with_tape)
 
@@ -62,7 +62,7 @@ def backward(
     tape: ops.TapeContents | None = None,
     memory: RowMemory | None = None,
 ) -> tuple[Any, ...]:
-    """Return the gradients of the tensors, None for those without need.
+    """Return the gradients of the tensors, None for those not needed.
 
     With `memory`, which is used again in the next step: the gradient of x, then (indices, values, values of biases) of
     the splits' reached rows, then the same of the leaves, without biases.

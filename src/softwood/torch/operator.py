@@ -55,14 +55,14 @@ def tree_ensemble_backward(
     sum_trees: bool,
     needed: Sequence[bool],
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of x, split_weight, leaf_weight and split_bias; an empty tensor where there is no need."""
+    """Return the gradients of x, split_weight, leaf_weight and split_bias; an empty tensor for those not needed."""
     tensors = (x, split_weight, leaf_weight, split_bias)
     found = native.backward(grad_output, tensors, (activation, gamma, sum_trees), needed)
     return tuple(x.new_empty(0) if gradient is None else gradient for gradient in found)
 
 
 def keep_needed(needed: Sequence[bool], gradients: Sequence[Tensor]) -> list[Tensor | None]:
-    """Put None for the gradients without need."""
+    """Replace the gradients that are not needed by None."""
     return [gradient if is_needed else None for gradient, is_needed in zip(gradients, needed, strict=True)]
 
 
@@ -134,7 +134,7 @@ tree_ensemble_backward.register_autograd(_second_gradient, setup_context=_save_b
 
 
 def _over_batch(operator: Any, info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
-    """Apply an operator to one element of a vmapped dimension after the other."""
+    """Apply an operator to the elements of a vmapped dimension, one after the other."""
 
     def pick(index: int) -> list[Any]:
         return [

@@ -67,7 +67,7 @@ class GammaSchedule:
         return self._path.at(self._n_done)
 
     def step(self) -> None:
-        """Go on to the next step's gamma; to be called once per training step, after the optimiser's."""
+        """Set the gamma of the next step; call it once per training step, after the optimiser's step."""
         self._n_done += 1
         self._set_gamma()
 
@@ -77,7 +77,7 @@ class GammaSchedule:
         return {"start": path.start, "end": path.end, "n_steps": path.n_steps, "n_done": self._n_done}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where the schedule stood whose `state_dict` this is, and set the layers' gamma."""
+        """Continue from the saved state, and set the layers' gamma."""
         names = ("start", "end", "n_steps", "n_done")
         if set(state_dict) != set(names) or not isinstance(state_dict["n_done"], int) or state_dict["n_done"] < 0:
             raise ValueError(

@@ -1,8 +1,8 @@
-"""Checkpoints of a fit: everything that training needs to go on, in one safetensors file.
+"""Checkpoints of a fit: everything that training needs to continue, in one safetensors file.
 
-Comes in: the members between two epochs. Goes out: a file that is whole at any moment (written beside its place, then
-renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables; others
-are refused. Models are saved by `model`, not here.
+Comes in: the members between two epochs. Goes out: a file that is complete at any moment (written to a temporary file,
+then renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables;
+others are refused. Models are saved by `model`, not here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import tempfile
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ def write_checkpoint(
     members: Sequence[MemberData],
     states: Sequence[MemberState],
     next_epoch: int,
+    run_seed: int = 0,
 ) -> None:
     """Write the members' state so that a kill at any moment leaves the old or the new file whole."""
     from safetensors.numpy import save
@@ -62,6 +64,7 @@ def write_checkpoint(
     metadata = {
         "version": _VERSION,
         "next_epoch": next_epoch,
+        "run_seed": run_seed,
         "run": _run_facts(config, members),
         "members": described,
         "checksum": _checksum(arrays),
@@ -72,7 +75,7 @@ def write_checkpoint(
 def read_checkpoint(
     path: str | os.PathLike[str], config: TrainingConfig, members: Sequence[MemberData], states: Sequence[MemberState]
 ) -> int:
-    """Put the members into the state that the file holds and return the epoch to go on with.
+    """Put the members into the state that the file holds and return the epoch to continue with.
 
     Raises
     ------
@@ -102,6 +105,28 @@ def read_checkpoint(
         state.stopped_by = described["stopped_by"]
         state.history = [EpochRecord(**record) for record in described["history"]]
     return int(metadata["next_epoch"])
+
+
+def prepare_checkpoint(path: str | os.PathLike[str], *, resume: bool) -> int | None:
+    """Check before training that the file can be written, and return the seed of the run to resume, if there is one.
+
+    A fit may have two checkpoints, the first of which has the suffix ".first".
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(f"it is a directory: {os.fspath(path)!r}")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"checkpoint must be a path that can be written to; {os.fspath(path)!r} cannot be ({error}). Choose "
+            "another path, or make the directory first."
+        ) from error
+    for name in (os.fspath(path), os.fspath(path) + ".first") if resume else ():
+        if os.path.exists(name):
+            return int(_read(name)[1].get("run_seed", 0))
+    return None
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
@@ -138,7 +163,8 @@ def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[st
         loss["name"] = getattr(loss["name"], "__qualname__", "callable")
     facts.update({f"loss.{name}": value for name, value in loss.items()})
     facts["seeds"] = [member.seed for member in members]
-    facts["penalties"] = [member.l1 for member in members]
+    facts["changes"] = [dict(member.changes) for member in members]
+    facts["metrics"] = [None if member.judge is None else member.judge.name for member in members]
     checksums: dict[int, int] = {}  # tables are often shared
 
     def checksum_of(array: Any) -> int | None:
@@ -150,7 +176,7 @@ def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[st
 
     for kind in ("train", "validation"):
         held = [getattr(member, kind) for member in members]
-        for name in ("x", "y", "sample_weight", "rows"):
+        for name in ("x", "y", "sample_weight", "rows", "offset"):
             facts[f"{kind} {name}"] = [
                 None if samples is None else checksum_of(getattr(samples, name)) for samples in held
             ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from softwood.arguments import check_gamma
 from softwood.model.file_checks import check_texts, is_number, is_whole, require
-from softwood.training.samples import EpochRecord, StopReason
+from softwood.training.samples import VALIDATION_SCORES, EpochRecord, StopReason
 
 if TYPE_CHECKING:
     from softwood.training.config import TrainingConfig
@@ -90,6 +90,8 @@ def _check_arrays(
     for name, array in arrays.items():
         now = expected[name]
         require(array.shape == now.shape and array.dtype == now.dtype, f"array {name} has another shape or type")
+    scores = arrays.get(f"best/{VALIDATION_SCORES}")
+    require(scores is None or bool(np.isfinite(scores).all()), "scores of validation rows are not finite")
     steps = described["adam_step"]
     for name in state.TRAINED:
         if name in arrays:

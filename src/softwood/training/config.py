@@ -43,10 +43,11 @@ class TrainingConfig:
         Highest learning rate; "cosine" (linear warm-up over the share `warmup` of all steps, then a half cosine to 0)
         or "constant" (after the same warm-up).
     batch_size : int
-        Rows a step at most. Batches of an epoch differ in size by one at most, so that no tiny batch is left over.
+        Largest number of rows per step. Batches of an epoch differ in size by one at most, so that no tiny batch is
+        left over.
     max_epochs, patience, best_after
-        Epochs at most; a member stops after `patience` epochs without a better validation loss (None: never). Epochs
-        before `best_after` are never the best (useful when gamma is still being narrowed).
+        Largest number of epochs; a member stops after `patience` epochs without a better validation loss (None: never).
+        Epochs before `best_after` are never the best (useful when gamma is still being narrowed).
     l1 : float
         Decoupled L1 on split weights: after each update they move towards 0 by learning rate times `l1`, and stop there
         (a proximal step, so exact zeros occur; not scaled by Adam's denominator).
@@ -73,7 +74,7 @@ class TrainingConfig:
     """
 
     loss: Loss
-    n_trees: Count = _DEFAULT["n_trees"]
+    n_trees: Count = 64
     depth: Depth = _DEFAULT["depth"]
     gamma: Positive = _DEFAULT["gamma"]
     gamma_end: Positive | None = _DEFAULT["gamma_end"]

@@ -62,7 +62,14 @@ class SearchValues:
 class Hyperparameters:
     """Hyperparameters of both estimators."""
 
-    n_trees: Count = declare(64, "Number of trees in each member.", aliases=("--trees",), search=SearchRange(1, 100))
+    n_trees: Count | Auto = declare(
+        "auto",
+        "Number of trees in each member.",
+        details='"auto" is 64, or 128 from 10,000 rows on.',
+        aliases=("--trees",),
+        search=SearchRange(1, 100),
+        auto=rules.n_trees,
+    )
     depth: Depth = declare(4, "Depth of each tree.", search=SearchRange(2, 8))
     gamma: Positive = declare(
         1.0,
@@ -77,7 +84,8 @@ class Hyperparameters:
     max_features: Share | Auto = declare(
         "auto",
         "Share of the columns that each split may use.",
-        details='Each split gets its own random choice, made once. "auto" is a quarter, and at least three columns.',
+        details='Each split gets its own random choice, made once. "auto" is a quarter, but 3 columns at least and 48 '
+        "at most.",
         auto=rules.max_features,
     )
     n_members: Count | Auto = declare(
@@ -170,6 +178,21 @@ class Hyperparameters:
     )
     warm_start: bool = declare(
         False, "Let `fit` continue from the present model instead of starting anew.", on_command_line=False
+    )
+    eval_metric: Annotated[Any, Unchecked("str, callable or None")] = declare(
+        None,
+        "Metric that decides the best epoch, instead of the loss.",
+        details='The name of a scorer of scikit-learn ("roc_auc", "accuracy", "r2", ...), with or without its "neg_" '
+        '("log_loss"); a scorer; or a function of the true and the predicted values (probabilities [n, k], for two '
+        "classes those of the second). A function whose name ends in _loss, _error or _deviance is minimised, any "
+        "other maximised.",
+        on_command_line=False,
+    )
+    callbacks: Annotated[Any, Unchecked("list of callables or None")] = declare(
+        None,
+        "Functions that are called after each epoch.",
+        details="Each gets a `softwood.callbacks.EpochSummary`, and stops the fit by returning True.",
+        on_command_line=False,
     )
     time_limit: Positive | None = declare(None, "Stop training after this many seconds and keep the best epoch so far.")
     random_state: Annotated[int | np.random.RandomState | None, Unchecked("int, RandomState or None")] = declare(

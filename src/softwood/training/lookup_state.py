@@ -37,8 +37,11 @@ class LookupState(MemberState):
         train = _native_samples(member.train)
         n_targets = train["targets"].shape[1]
         self.shape = BlockShape(config.n_trees, config.depth)
-        self.arrays = self._initial_arrays(member, config.loss.outputs_for(n_targets))
-        validation = None if member.validation is None else _native_samples(member.validation)
+        n_outputs = config.loss.outputs_for(n_targets)
+        self.arrays = self._initial_arrays(member, n_outputs)
+        validation = None
+        if member.validation is not None:
+            validation = _native_samples(member.validation) | self._scores_of(member.validation, n_outputs)
         settings = native_settings(config, member, n_targets)
         return _core.LookupMember(
             settings, lookups.native_columns, self.arrays, train, validation, config.loss.native_callable()

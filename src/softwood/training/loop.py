@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +21,14 @@ from softwood.tabular.lookups import Lookups
 from softwood.training.checkpoint import read_checkpoint, write_checkpoint
 from softwood.training.config import TrainingConfig
 from softwood.training.lookup_state import LookupState
-from softwood.training.samples import EpochRecord, MemberData, StopReason, TrainedMember, check_members
+from softwood.training.samples import (
+    VALIDATION_SCORES,
+    EpochRecord,
+    MemberData,
+    StopReason,
+    TrainedMember,
+    check_members,
+)
 from softwood.training.state import MemberState
 
 EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
@@ -36,6 +44,7 @@ def fit_members(
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: float = 30.0,
     resume: bool = False,
+    run_seed: int = 0,
     keep_state: bool = False,
     accumulate: bool = False,
 ) -> list[TrainedMember]:
@@ -57,11 +66,13 @@ def fit_members(
     time_limit : float, optional
         Seconds.
     checkpoint : path, optional
-        File that is renewed every `checkpoint_every` seconds at the end of an epoch (0: after each), and removed by
-        nobody: a finished run leaves its last state.
+        File that is rewritten every `checkpoint_every` seconds at the end of an epoch (0: after each epoch). It is
+        never deleted: a finished run leaves its last state.
     resume : bool
-        Go on from `checkpoint` if that file exists; the result equals that of the uninterrupted run to the bit. A
+        Continue from `checkpoint` if that file exists; the result equals that of the uninterrupted run to the bit. A
         file of another configuration or other data is refused with a ValueError.
+    run_seed : int
+        Seed that the caller made the members' seeds of; kept in the checkpoint, see `prepare_checkpoint`.
     keep_state : bool
         Return the optimiser's moments too, of the last step rather than of the best epoch.
     accumulate : bool
@@ -88,7 +99,7 @@ def fit_members(
     check_members(config.loss, members)
     threads = check_n_threads(n_threads) or get_num_threads()
     states = [_state_class(member)(config, member, n_threads=threads, accumulate=accumulate) for member in members]
-    fit = _Fit(config, members, states, threads, callback, checkpoint, checkpoint_every)
+    fit = _Fit(config, members, states, threads, callback, checkpoint, checkpoint_every, run_seed)
     if resume and checkpoint is not None and os.path.exists(checkpoint):
         fit.next_epoch = read_checkpoint(checkpoint, config, members, states)
     fit.run(np.inf if time_limit is None else time.monotonic() + time_limit)
@@ -106,6 +117,7 @@ class _Fit:
     callback: EpochCallback | None
     checkpoint: str | os.PathLike[str] | None
     checkpoint_every: float
+    run_seed: int = 0
     next_epoch: int = 0
 
     def run(self, deadline: float) -> None:
@@ -115,10 +127,19 @@ class _Fit:
                 self.run_epoch(deadline)
                 due = not self.active() or self.next_epoch == self.config.max_epochs
                 if self.checkpoint is not None and (due or time.monotonic() - saved_at >= self.checkpoint_every):
-                    write_checkpoint(self.checkpoint, self.config, self.members, self.states, self.next_epoch)
+                    self.save(self.checkpoint)
                     saved_at = time.monotonic()
         except KeyboardInterrupt:
             self.stop("interrupt")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the checkpoint; a disk that is full or gone must not end a fit of hours."""
+        try:
+            write_checkpoint(path, self.config, self.members, self.states, self.next_epoch, self.run_seed)
+        except OSError as error:
+            warnings.warn(
+                f"The checkpoint {os.fspath(path)} could not be saved ({error}); training goes on.", stacklevel=2
+            )
 
     def active(self) -> list[int]:
         return [i for i, state in enumerate(self.states) if state.stopped_by is None]
@@ -137,7 +158,7 @@ class _Fit:
                 raise _not_finite(self.config, i, self.next_epoch, steps_done)
             record = EpochRecord(self.next_epoch, *numbers)
             if status == _COMPLETED:
-                self.note(i, record)
+                record = self.note(i, record)
             records.append(record)
         if any(outcome[0] == _STOPPED for outcome in outcomes):
             self.stop("time_limit")
@@ -146,23 +167,31 @@ class _Fit:
         if self.callback is not None and self.callback(records):
             self.stop("callback")
 
-    def note(self, i: int, record: EpochRecord) -> None:
+    def note(self, i: int, record: EpochRecord) -> EpochRecord:
         """Add the record to the history, keep the parameters if they are the best, and stop if patience is over."""
-        state, config = self.states[i], self.config
+        state, config, judge = self.states[i], self.config, self.members[i].judge
+        criterion = record.validation_loss
+        if judge is not None and self.members[i].validation is not None:
+            assert state.validation_scores is not None
+            found = judge(state.validation_scores)
+            loss = record.validation_loss if found.loss is None else found.loss
+            metric = record.validation_metric if found.metric is None else found.metric
+            record = replace(record, validation_loss=loss, validation_metric=metric, metrics=found.metrics)
+            criterion = loss if found.criterion is None else found.criterion
         state.history.append(record)
         if self.members[i].validation is None:
-            return
-        if np.isnan(record.validation_loss) and callable(config.loss.name):
+            return record
+        if np.isnan(criterion) and callable(config.loss.name):
             raise ValueError(
                 "validation rows need a loss function that returns (gradient, loss); it returned the gradient only: "
                 "return both, or train without validation rows."
             )
-        if record.epoch < config.best_after:
-            return
-        if record.validation_loss < state.best_loss:
-            state.keep_best(record.epoch, record.validation_loss)
-        if config.patience is not None and record.epoch - state.best_epoch >= config.patience:
-            state.stopped_by = "patience"
+        if record.epoch >= config.best_after:
+            if criterion < state.best_loss:
+                state.keep_best(record.epoch, criterion)
+            if config.patience is not None and record.epoch - state.best_epoch >= config.patience:
+                state.stopped_by = "patience"
+        return record
 
 
 _COMPLETED, _STOPPED, _NOT_FINITE = 0, 1, 2  # EpochOutcome::Status
@@ -199,5 +228,6 @@ def _trained(state: MemberState, keep_state: bool) -> TrainedMember:
         best_loss=float(state.best_loss) if state.best is not None else float("nan"),
         history=state.history,
         stopped_by=state.stopped_by or "max_epochs",
+        validation_scores=None if state.best is None else state.best.get(VALIDATION_SCORES),
         optimizer_state=state.optimizer_state() if keep_state else None,
     )

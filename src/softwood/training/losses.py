@@ -2,7 +2,7 @@
 
 Comes in: the name of a loss, its parameters, the targets. Goes out: a checked `Loss`, the number of outputs it needs,
 the best constant score to start from, and the inverse link that turns raw scores into predictions. Values and gradients
-while training are the core's; here is only what is done once a fit.
+while training are the core's; this module has what is done once per fit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logit  # type: ignore[import-untyped]
 
 from softwood.arguments import FloatArray
 from softwood.model.program import Link
@@ -37,6 +36,9 @@ _CUSTOM = len(LOSS_NAMES)
 _LOG_LINK = ("poisson", "gamma", "tweedie")
 # Shares of classes nearer to 0 or 1 than this start from the score of this one.
 _SMALLEST_SHARE = 1e-6
+# Mean that the logarithm of a mean of 0 starts from.
+_SMALLEST_MEAN = 1e-30
+_FIXED_POINT_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,15 @@ class Loss:
     ----------
     name : str or callable
         "cross_entropy" (softmax over `n_classes` outputs; targets are class numbers), "binary_cross_entropy" (one logit
-        a target; targets in [0, 1]), "squared_error", "absolute_error", "huber", "quantile" (pinball loss; one output a
-        target and quantile, quantiles of one target side by side), "poisson", "gamma", "tweedie" (the last three score
-        the logarithm of the mean). A callable gets `predictions` [n, k], `targets` [n, t] and `sample_weight` [n] of a
-        batch and returns the gradient of the loss with respect to the predictions, [n, k], or that and the loss. It is
-        used as it comes: dividing by the number of rows is left to the callable.
+        per target; targets in [0, 1]), "squared_error", "absolute_error", "huber", "quantile" (pinball loss; one output
+        per target and quantile, quantiles of one target side by side), "poisson", "gamma", "tweedie" (the last three
+        score the logarithm of the mean). A callable gets `predictions` [n, k], `targets` [n, t] and `sample_weight` [n]
+        of a batch and returns the gradient of the loss with respect to the predictions, [n, k], or that and the loss.
+        It is used as it comes: dividing by the number of rows is left to the callable.
     n_classes : int, optional
         Number of classes, for "cross_entropy" only.
     n_outputs : int, optional
-        Number of outputs, for a callable only; one a target if None.
+        Number of outputs, for a callable only; one per target if None.
     label_smoothing : float
         Share of each target given evenly to all classes (cross-entropies only).
     delta : float
@@ -123,6 +125,50 @@ class Loss:
             return n_targets * len(self.quantiles)
         return self.n_outputs or n_targets if callable(self.name) else n_targets
 
+    def value(self, scores: FloatArray, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+        """Return the mean loss of raw scores [n, k], as training minimises it: a mean over outputs of weighted rows.
+
+        Examples
+        --------
+        >>> Loss("squared_error").value(np.array([[1.0], [2.0]]), [1.0, 4.0])
+        2.0
+        """
+        scores = np.asarray(scores, dtype=np.float64)
+        targets = np.asarray(y, dtype=np.float64).reshape(len(scores), -1)
+        weight = np.ones(len(scores)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        if callable(self.name):
+            result = self.name(scores, targets, weight)
+            return float(result[1]) if isinstance(result, tuple) else float("nan")
+        return float(np.average(self._values(scores, targets).mean(axis=1), weights=weight))
+
+    def _values(self, scores: FloatArray, targets: FloatArray) -> FloatArray:
+        """Losses [n, k] of scores [n, k] and targets [n, t], or [n, 1] for the softmax."""
+        smoothing = self.label_smoothing
+        if self.name == "cross_entropy":
+            log_p = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+            right = np.take_along_axis(log_p, targets[:, :1].astype(np.intp), axis=1)
+            return -(1 - smoothing) * right - smoothing * log_p.mean(axis=1, keepdims=True)
+        if self.name == "binary_cross_entropy":
+            return np.logaddexp(0, scores) - scores * (targets * (1 - smoothing) + smoothing / 2)
+        if self.name == "poisson":
+            return np.exp(scores) - targets * scores
+        if self.name == "gamma":
+            return targets * np.exp(-scores) + scores
+        if self.name == "tweedie":
+            p = self.power
+            return np.exp((2 - p) * scores) / (2 - p) - targets * np.exp((1 - p) * scores) / (1 - p)
+        if self.name == "quantile":
+            shortfall = np.repeat(targets, len(self.quantiles), axis=1) - scores
+            levels = np.tile(self.quantiles, targets.shape[1])
+            return np.maximum(levels * shortfall, (levels - 1) * shortfall)
+        size = np.abs(scores - targets)
+        if self.name == "absolute_error":
+            return size
+        squares = size**2
+        return squares if self.name == "squared_error" else np.where(
+            size > self.delta, self.delta * (size - self.delta / 2), squares / 2
+        )  # fmt: skip
+
     def best_constant(self, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
         """Return the constant raw score [k] of least loss on `y` (zeros for a callable): a start for the offset.
 
@@ -145,8 +191,38 @@ class Loss:
             return np.array([_weighted_quantile(t, weight, q) for t in targets.T for q in quantiles])
         means = weight @ targets / weight.sum()
         if self.name == "binary_cross_entropy":
-            return logit(np.clip(means, _SMALLEST_SHARE, 1 - _SMALLEST_SHARE))
-        return np.log(np.maximum(means, np.finfo(np.float64).tiny)) if self.name in _LOG_LINK else means
+            return _logit(np.clip(means, _SMALLEST_SHARE, 1 - _SMALLEST_SHARE))
+        return np.log(np.maximum(means, _SMALLEST_MEAN)) if self.name in _LOG_LINK else means
+
+    def best_constant_beside(
+        self, offset: FloatArray, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Return the constant [k] of least loss when it is added to offsets [n, k]; not for a callable (zeros).
+
+        Examples
+        --------
+        >>> Loss("poisson").best_constant_beside(np.log([[1.0], [3.0]]), [2.0, 6.0]).round(6)  # a rate of 2
+        array([0.693147])
+        """
+        targets = np.asarray(y, dtype=np.float64).reshape(len(offset), -1)
+        weight = np.ones(len(offset)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        if callable(self.name):
+            return np.zeros(offset.shape[1])
+        if self.name in _LOG_LINK:
+            power = {"poisson": 1.0, "gamma": 2.0}.get(self.name, self.power)
+            seen = weight @ (targets * np.exp((1 - power) * offset))
+            expected = weight @ np.exp((2 - power) * offset)
+            return np.log(np.maximum(seen / expected, _SMALLEST_MEAN))
+        if self.name not in ("cross_entropy", "binary_cross_entropy"):
+            return self.best_constant(targets - offset[:, :: offset.shape[1] // targets.shape[1]], weight)
+        goal = self.best_constant(y, weight)
+        constant = np.zeros(offset.shape[1])
+        for _ in range(_FIXED_POINT_STEPS):  # move by what the mean prediction still lacks
+            means = np.average(self.predictions(offset + constant), axis=0, weights=weight)
+            means = np.clip(means, _SMALLEST_SHARE, 1 - _SMALLEST_SHARE)
+            reached = _logit(means) if self.name == "binary_cross_entropy" else np.log(means) - np.log(means).mean()
+            constant += goal - reached
+        return constant
 
     def predictions(self, scores: FloatArray) -> FloatArray:
         """Turn raw scores [n, k] into predictions [n, k]: class probabilities, means or quantiles.
@@ -192,6 +268,10 @@ class Loss:
             return gradient, float(value)
 
         return checked
+
+
+def _logit(share: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.log(share / (1 - share))
 
 
 def _weighted_quantile(values: FloatArray, weight: FloatArray, quantile: float) -> float:

@@ -1,6 +1,7 @@
-"""A progress bar for training: loss, validation metric and mean reachable leaves after each epoch.
+"""What is told of a fit after each epoch: to the callbacks of the caller, and to people by a progress bar.
 
-Drawn by rich where that is installed and the output is a terminal or a notebook, and printed as plain lines elsewhere.
+The bar is drawn by rich where that is installed and the output is a terminal or a notebook, and printed as plain lines
+elsewhere. Ready callbacks are in `softwood.callbacks`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +18,85 @@ import numpy as np
 from softwood.training.samples import EpochRecord
 
 _SECONDS_BETWEEN_LINES = 2.0
+
+
+@dataclass(frozen=True)
+class EpochSummary:
+    """What one epoch did: means over the members that are still in training. Callbacks get one.
+
+    Attributes
+    ----------
+    step : int
+        Epochs that this fit has called callbacks for before this one. Members may be trained one after the other, so
+        that `epoch` starts again while `step` goes on.
+    epoch, max_epochs : int
+        Epoch of the members, counted from 0, and their largest number.
+    train_loss, validation_loss, validation_metric : float
+        NaN where there is none.
+    metrics : dict of str to float
+        Numbers of each evaluation set, if there are several.
+    mean_reachable_leaves, learning_rate, gamma, seconds : float
+    members : tuple of EpochRecord
+        The same for each member.
+    """
+
+    step: int
+    epoch: int
+    max_epochs: int
+    train_loss: float
+    validation_loss: float
+    validation_metric: float
+    metrics: dict[str, float]
+    mean_reachable_leaves: float
+    learning_rate: float
+    gamma: float
+    seconds: float
+    members: tuple[EpochRecord, ...]
+
+
+_MEANS = (
+    "train_loss",
+    "validation_loss",
+    "validation_metric",
+    "mean_reachable_leaves",
+    "learning_rate",
+    "gamma",
+    "seconds",
+)
+
+
+class Callbacks:
+    """Passes each epoch on to the progress bar and to the caller's functions; True of one of these stops the fit."""
+
+    def __init__(self, max_epochs: int, functions: Sequence[Any], progress: Progress | None = None) -> None:
+        self.max_epochs = max_epochs
+        self.functions = functions
+        self.progress = progress
+        self.step = 0
+
+    def __call__(self, records: Sequence[EpochRecord]) -> bool:
+        """Tell all of the epoch that has just ended."""
+        if self.progress is not None:
+            self.progress(records)
+        if not records or not self.functions:
+            return False
+        means = {name: float(np.mean([getattr(record, name) for record in records])) for name in _MEANS}
+        metrics = {name: float(np.mean([record.metrics[name] for record in records])) for name in records[0].metrics}
+        summary = EpochSummary(
+            self.step, records[0].epoch, self.max_epochs, metrics=metrics, members=tuple(records), **means
+        )
+        self.step += 1
+        answers = [function(summary) for function in self.functions]  # all of them hear of each epoch
+        return any(answer is True for answer in answers)
+
+
+def check_callbacks(callbacks: Any) -> list[Any]:
+    """The callbacks as a list; an error if they are anything else than a list of callables or None."""
+    if callbacks is None:
+        return []
+    if not isinstance(callbacks, (list, tuple)) or not all(callable(function) for function in callbacks):
+        raise ValueError(f"callbacks must be a list of callables, or None; got {callbacks!r}.")
+    return list(callbacks)
 
 
 class Progress:
@@ -43,7 +124,7 @@ class Progress:
         self._bar = _rich_bar()
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task("epoch", total=self.max_epochs, figures="")
+            self._task = self._bar.add_task("epoch", total=self.max_epochs, words="")
         return self
 
     def __exit__(
@@ -57,14 +138,14 @@ class Progress:
         if not records:
             return
         epoch = records[0].epoch + 1
-        figures = describe(records, self.metric)
+        words = describe(records, self.metric)
         if len(records) < self.n_members:
-            figures += f", {self.n_members - len(records)} of {self.n_members} members done"
+            words += f", {self.n_members - len(records)} of {self.n_members} members done"
         if self._bar is not None:
-            self._bar.update(self._task, completed=epoch, figures=figures)
+            self._bar.update(self._task, completed=epoch, words=words)
         elif epoch in (1, self.max_epochs) or time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            print(f"epoch {epoch}/{self.max_epochs}: {figures}", file=sys.stderr, flush=True)
+            print(f"epoch {epoch}/{self.max_epochs}: {words}", file=sys.stderr, flush=True)
 
 
 def describe(records: Sequence[EpochRecord], metric: str) -> str:
@@ -100,6 +181,6 @@ def _rich_bar() -> Any:
         MofNCompleteColumn(),
         BarColumn(bar_width=24),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[words]}"),
     )
     return RichProgress(TextColumn("epoch"), *columns, console=console)

@@ -5,7 +5,7 @@ The classes here only hold arrays; `check_members` refuses what the trainer cann
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,9 +17,11 @@ from softwood.model.lookup_trees import LookupTrees
 from softwood.model.parts import Trees
 from softwood.tabular.features import Encoding
 from softwood.tabular.lookups import Lookups
+from softwood.training.judge import Judge
 from softwood.training.losses import Loss
 
 _FINITE_BLOCK = 1 << 16
+VALIDATION_SCORES = "validation_scores"  # beside the parameters of the best epoch
 
 StopReason = Literal["max_epochs", "patience", "time_limit", "interrupt", "callback"]
 
@@ -41,6 +43,8 @@ class Samples:
         With an `Encoding`, the trees see the encoded rows of x, a base matrix in which NaN stands for a missing value.
         Rows are encoded as they are needed, so that no encoded table is held in memory. With `Lookups`, x has their
         cells (uint32), and the splits are sums of lookups.
+    offset : ndarray [n, k], optional
+        Added to the scores of each row, not trained.
     """
 
     x: FloatArray
@@ -48,6 +52,7 @@ class Samples:
     sample_weight: NDArray[Any] | None = None
     rows: NDArray[np.integer[Any]] | None = None
     encoding: Encoding | Lookups | None = None
+    offset: NDArray[Any] | None = None
 
     @property
     def n_features(self) -> int:
@@ -65,7 +70,8 @@ class EpochRecord:
     """What one epoch of one member did; losses are weighted means, `validation_loss` is NaN without validation rows.
 
     `validation_metric` is the share of right classes, or R squared of predicted means, on the validation rows; NaN for
-    losses that know neither.
+    losses that know neither. With a `Judge` it is the judge's metric, and `metrics` has the numbers of every evaluation
+    set by name.
     """
 
     epoch: int
@@ -76,6 +82,7 @@ class EpochRecord:
     gamma: float
     seconds: float
     validation_metric: float = float("nan")
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +99,11 @@ class MemberData:
     offset : ndarray [k], optional
         Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
     start : TrainedMember, optional
-        Go on from these trees instead of random ones; moments of the optimiser too if it holds them.
-    l1 : float, optional
-        Penalty of this member instead of the configuration's.
+        Continue from these trees instead of random ones, with the moments of the optimiser if it has them.
+    changes : mapping of str to value
+        Fields of the configuration that have another value for this member, such as `l1` or `depth`.
+    judge : Judge, optional
+        Decides the best epoch by the scores of the validation rows, instead of their loss.
     """
 
     train: Samples
@@ -102,13 +111,15 @@ class MemberData:
     seed: int = 0
     offset: FloatArray | None = None
     start: TrainedMember | None = None
-    l1: float | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    judge: Judge | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedMember:
     """Result of one member: its best trees, which epoch they are from (counted from 0), and the history.
 
+    `validation_scores` [n, k] are the raw scores of the validation rows, in their order, in the best epoch.
     `optimizer_state` (only with `keep_state=True`) lets a later call continue where this one stopped; see
     `MemberData.start`.
     """
@@ -118,6 +129,7 @@ class TrainedMember:
     best_loss: float
     history: list[EpochRecord] = field(default_factory=list)
     stopped_by: StopReason = "max_epochs"
+    validation_scores: FloatArray | None = None
     optimizer_state: dict[str, NDArray[Any]] | None = None
 
 
@@ -179,6 +191,10 @@ def _check_samples(samples: Samples, loss: Loss, name: str) -> tuple[np.dtype[An
                 f"{name}.sample_weight must be {len(x)} finite numbers >= 0, not all of them 0; "
                 f"got shape {weight.shape}."
             )
+    if samples.offset is not None:
+        shape = (len(x), loss.outputs_for(targets.shape[1]))
+        if np.shape(samples.offset) != shape or not np.isfinite(samples.offset).all():
+            raise ValueError(f"{name}.offset must be finite, of shape {shape}; got shape {np.shape(samples.offset)}.")
     return x.dtype, targets.shape[1]
 
 

@@ -6,6 +6,7 @@ checkpoints hold. When to stop is left to `loop`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from softwood import _core
 from softwood.arguments import FloatArray, check_activation
 from softwood.model.parts import BatchNorm, Trees
 from softwood.tabular.features import Encoding
-from softwood.training.samples import EpochRecord, MemberData, Samples, StopReason, TrainedMember
+from softwood.training.samples import VALIDATION_SCORES, EpochRecord, MemberData, Samples, StopReason, TrainedMember
 
 if TYPE_CHECKING:
     from softwood.training.config import TrainingConfig
@@ -30,9 +31,10 @@ class MemberState:
 
     TRAINED: tuple[str, ...] = ("split_weight", "split_bias", "leaf_weight", "scale", "shift")
     arrays: dict[str, Any]
+    validation_scores: FloatArray | None = None  # raw scores [n, k] after the last epoch
 
     def __init__(self, config: TrainingConfig, member: MemberData, *, n_threads: int, accumulate: bool) -> None:
-        self.config = config
+        self.config = config = replace(config, **member.changes)
         self.dtype = member.train.x.dtype
         self.best_epoch = -1
         self.best_loss = np.inf
@@ -51,11 +53,14 @@ class MemberState:
         config = self.config
         train = _native_samples(member.train, self.dtype)
         n_targets, n_features = train["targets"].shape[1], member.train.n_features
-        self.arrays = _initial_arrays(config, member, n_features, config.loss.outputs_for(n_targets))
+        n_outputs = config.loss.outputs_for(n_targets)
+        self.arrays = _initial_arrays(config, member, n_features, n_outputs)
         if config.batch_norm:
             self._set_statistics(member, train, member.train.n_rows, n_threads, accumulate)
         settings = native_settings(config, member, n_targets) | {"n_features": n_features}
-        validation = None if member.validation is None else _native_samples(member.validation, self.dtype)
+        validation = None
+        if member.validation is not None:
+            validation = _native_samples(member.validation, self.dtype) | self._scores_of(member.validation, n_outputs)
         return _native_class(self.dtype)(settings, self.arrays, train, validation, config.loss.native_callable())
 
     def _set_statistics(
@@ -76,10 +81,17 @@ class MemberState:
         self.arrays["mean"] = mean.astype(self.dtype)
         self.arrays["variance"] = variance.astype(self.dtype)
 
+    def _scores_of(self, validation: Samples, n_outputs: int) -> dict[str, FloatArray]:
+        """Where the compiled trainer writes the scores of validation rows after each epoch."""
+        dtype = self.dtype if self.dtype.kind == "f" else np.float32  # cells of lookups are integers
+        self.validation_scores = np.zeros((validation.n_rows, n_outputs), dtype=dtype)
+        return {"scores": self.validation_scores}
+
     def current(self) -> dict[str, FloatArray]:
-        """Copies of the parameters that evaluation uses: the last ones, or their averages."""
+        """Copies of the parameters that evaluation uses, the last ones or their averages, and the scores it found."""
         names = [name for name in self.TRAINED if name in self.arrays]
-        return {name: self.arrays.get(f"{name}.evaluated", self.arrays[name]).copy() for name in names}
+        found = {name: self.arrays.get(f"{name}.evaluated", self.arrays[name]).copy() for name in names}
+        return found if self.validation_scores is None else found | {VALIDATION_SCORES: self.validation_scores.copy()}
 
     def keep_best(self, epoch: int, loss: float) -> None:
         """Remember the present parameters. The assignment comes last: an interrupt leaves the old or the new ones."""
@@ -87,7 +99,7 @@ class MemberState:
         self.best, self.best_epoch, self.best_loss, self.best_gamma = best, epoch, loss, self.native.gamma
 
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of everything that a later fit needs to go on from the last step, parameters included."""
+        """Copies of everything that a later fit needs to continue from the last step, parameters included."""
         state: dict[str, npt.NDArray[Any]] = {name: array.copy() for name, array in self.arrays.items()}
         state["adam_step"] = np.asarray(self.native.adam_step, dtype=np.int64)
         return state
@@ -135,7 +147,8 @@ def native_labels(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
     if samples.sample_weight is not None:
         weight = np.asarray(samples.sample_weight, dtype=np.float64)
         weight = np.ascontiguousarray(weight / weight[slice(None) if rows is None else rows].mean(), dtype=dtype)
-    return {"targets": targets, "weight": weight, "rows": rows}
+    offset = None if samples.offset is None else np.ascontiguousarray(samples.offset, dtype=dtype)
+    return {"targets": targets, "weight": weight, "rows": rows, "offset": offset}
 
 
 def _n_steps(config: TrainingConfig, train: Samples) -> int:
@@ -165,7 +178,7 @@ def native_settings(config: TrainingConfig, member: MemberData, n_targets: int) 
         "beta1": config.betas[0],
         "beta2": config.betas[1],
         "epsilon": config.epsilon,
-        "l1": config.l1 if member.l1 is None else member.l1,
+        "l1": config.l1,
         "l2": config.l2,
         "weight_decay": config.weight_decay,
         "average_decay": config.ema or 0.0,
@@ -196,6 +209,8 @@ def _initial_arrays(config: TrainingConfig, member: MemberData, n_features: int,
         arrays, mask = _random_parameters(config, member.seed, columns, n_outputs, dtype)
     else:
         arrays, mask = _parameters_of(start, dtype), start.trees.feature_mask
+        if len(arrays["leaf_weight"]) < config.n_trees:
+            arrays, mask = _with_further_trees(arrays, mask, config, member, n_features, n_outputs)
     offset = np.zeros(n_outputs) if member.offset is None else member.offset
     arrays = with_moments(arrays, config.ema)
     if mask is not None:
@@ -241,6 +256,30 @@ def _random_parameters(
         part[:] = allowed[:, :, column]
     arrays["split_weight"][~mask] = 0
     return arrays, mask
+
+
+def _with_further_trees(
+    arrays: dict[str, Any],
+    mask: npt.NDArray[np.bool_] | None,
+    config: TrainingConfig,
+    member: MemberData,
+    n_features: int,
+    n_outputs: int,
+) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
+    """The trees, and random ones beside them up to `config.n_trees`, whose leaves are 0: scores stay what they are."""
+    m = len(arrays["leaf_weight"])
+    encoding = member.train.encoding
+    columns = encoding.source if isinstance(encoding, Encoding) else np.arange(n_features)
+    grown, new_mask = _random_parameters(config, member.seed, columns, n_outputs, arrays["leaf_weight"].dtype)
+    grown["leaf_weight"][m:] = 0
+    for name in ("split_weight", "split_bias", "leaf_weight"):
+        if name in arrays and name in grown:
+            grown[name][:m] = arrays[name]
+    if mask is None and new_mask is None:
+        return arrays | grown, None
+    joined = np.ones(grown["split_weight"].shape, dtype=bool) if new_mask is None else new_mask
+    joined[:m] = True if mask is None else mask
+    return arrays | grown, joined
 
 
 def _parameters_of(start: TrainedMember, dtype: npt.DTypeLike) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""Evaluation sets of a fit in, what judges each epoch out; see `softwood.training.judge`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softwood.model.parts import Head
+from softwood.tabular.columns import Preprocessor
+from softwood.tabular.table import Table
+from softwood.tabular.target import Problem
+from softwood.training.judge import EvaluationSet, Judge, Metric
+from softwood.training.samples import MemberData
+
+
+def join_evaluation_sets(
+    preprocessor: Preprocessor, sets: Sequence[tuple[Table, Problem]]
+) -> tuple[NDArray[np.float32], Problem, list[int]]:
+    """All evaluation sets as one: base matrix, targets, and where each set ends.
+
+    Rows of all sets but the last get no weight in the loss that the trainer computes.
+    """
+    problems = [problem for _, problem in sets]
+    base = np.concatenate([preprocessor.read(table) for table, _ in sets])
+    weights = [np.zeros_like(problem.weight) for problem in problems[:-1]] + [problems[-1].weight]
+    offsets = [problem.offset for problem in problems]
+    if any((offset is None) != (offsets[-1] is None) for offset in offsets):
+        raise ValueError("Either all evaluation sets or none must have an offset.")
+    joined = replace(
+        problems[-1],
+        y=np.concatenate([problem.y for problem in problems]),
+        weight=np.concatenate(weights),
+        offset=None if offsets[-1] is None else np.concatenate([o for o in offsets if o is not None]),
+        set_weights=tuple(problem.weight for problem in problems),
+    )
+    return base, joined, np.cumsum([len(problem.y) for problem in problems]).tolist()
+
+
+def make_judge(
+    member: MemberData, problem: Problem, head: Head, metric: Metric | None, ends: Sequence[int]
+) -> Judge | None:
+    """The judge of one member: of its held-out rows, or of evaluation sets that end at `ends`."""
+    held_out = member.validation
+    if held_out is None:
+        return None
+    trained_y = problem.scaled_y(head)
+    y = problem.y if problem.classes is None else problem.classes[problem.y]
+    sets = []
+    if problem.set_weights:
+        for first, end, weight in zip([0, *ends], ends, problem.set_weights, strict=False):
+            rows = slice(first, end)
+            sets.append(EvaluationSet(rows, y[rows], trained_y[rows], _unless_equal(weight)))
+    else:
+        chosen = slice(None) if held_out.rows is None else held_out.rows
+        of_rows = None if held_out.sample_weight is None else _unless_equal(held_out.sample_weight[chosen])
+        sets.append(EvaluationSet(slice(None), y[chosen], trained_y[chosen], of_rows))
+    return Judge(head, metric, sets)
+
+
+def _unless_equal(weight: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    return None if np.all(weight == weight[0]) else weight
