@@ -60,8 +60,9 @@ def onnx_graph(program: Program) -> ModelProto:
         x = _inputs(graph, base, encoding, ramp_steps=ONE_FRACTION)
         for member in program.members:
             if isinstance(member, LookupTrees):
-                trees = linear_trees(member, program.lookups, features)
-                group = TreeGroup(trees.split_weight, trees.split_bias, trees.leaf_weight)
+                linear = linear_trees(member, program.lookups, features)
+                assert linear.split_bias is not None
+                group = TreeGroup(linear.split_weight, linear.split_bias, linear.leaf_weight)
                 total = graph("Add", total, _scores(graph, x, member, group))
     scores = graph("Div", total, graph.constant(np.float64(len(program.members))))
     outputs = _head(graph, program.head, program.n_scores, scores)

@@ -15,7 +15,7 @@ from softwood.arguments import ACTIVATIONS, MAX_DEPTH, check_gamma
 from softwood.model.container import ModelFileError
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.model import Model
-from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember
+from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember, Trees
 from softwood.tabular.base_columns import BaseColumn, CalendarUnit, Code
 from softwood.tabular.columns import Column, Preprocessor
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP, Encoding, FeatureKind
@@ -292,7 +292,7 @@ def _check_member(model: Model, i: int, member: ModelMember) -> float:
     require(trees.offset.dtype.kind == "f", f"offset of member {i} has a wrong type.")
     require(trees.activation in ACTIVATIONS, f"member {i} has an unknown activation.")
     check_gamma(trees.gamma, np.dtype(np.float32))
-    return _check_sizes(member, encoding, i)
+    return _check_sizes(trees, encoding, i)
 
 
 def _check_batch_norm(norm: BatchNorm, i: int, p: int) -> None:
@@ -305,13 +305,13 @@ def _check_batch_norm(norm: BatchNorm, i: int, p: int) -> None:
     require(1e-30 < norm.epsilon < 1e30, f"epsilon in the batch norm of member {i} must be positive.")
 
 
-def _check_sizes(member: ModelMember, encoding: Encoding, i: int) -> float:
+def _check_sizes(trees: Trees, encoding: Encoding, i: int) -> float:
     """Refuse weights whose products and sums could leave the range of float32; return the largest score."""
     with np.errstate(over="ignore", invalid="ignore"):
-        split_weight, split_bias, leaf_weight = member.trees.folded()
+        split_weight, split_bias, leaf_weight = trees.folded()
         weight, scale = np.abs(split_weight).max(axis=(0, 1)), encoding.scale.astype(np.float64)
         bias = 0.0 if split_bias is None else float(np.abs(split_bias).max())
-        score = np.abs(leaf_weight).max(axis=1).sum(axis=0, dtype=np.float64) + np.abs(member.trees.offset)
+        score = np.abs(leaf_weight).max(axis=1).sum(axis=0, dtype=np.float64) + np.abs(trees.offset)
     is_small = bool(np.all(weight <= _LARGEST_WEIGHT) and np.all(weight * scale <= _LARGEST_FOLDED_WEIGHT))
     require(is_small and bias <= _LARGEST_WEIGHT, f"weights of splits of member {i} are too large.")
     largest = float(score.max())

@@ -81,8 +81,8 @@ def _harden_lookups(trees: LookupTrees) -> LookupTrees:
     # at a border go left.
     bias = trees.split_bias.astype(np.float64)
     is_multiple = bias / trees.unit == np.rint(bias / trees.unit)
-    bias = np.where(is_multiple, bias + trees.unit / 2, bias).astype(np.float32)
-    return replace(trees, gamma=HARD_GAMMA, activation="smooth_step", split_bias=bias)
+    apart = np.where(is_multiple, bias + trees.unit / 2, bias).astype(np.float32)
+    return replace(trees, gamma=HARD_GAMMA, activation="smooth_step", split_bias=apart)
 
 
 def hardening_cost(soft: Any, hard: Any, X: Any, y: ArrayLike | None) -> HardeningCost:

@@ -75,8 +75,8 @@ def linear_trees(trees: LookupTrees, lookups: Sequence[Lookup], features: Sequen
     mask = np.zeros(weight.shape, dtype=bool)
     bias = trees.split_bias.ravel().astype(np.float64)
     for c, lookup in enumerate(lookups):
-        splits, values = trees.tables_of(c, lookups)
-        values = values * trees.step
+        splits, steps = trees.tables_of(c, lookups)
+        values = steps.astype(np.float64) * trees.step
         if len(lookup.knots):
             constant, slopes = values[:, 0], np.diff(values[:, :-1], axis=1)
             slopes = np.column_stack([slopes, values[:, -1] - constant])

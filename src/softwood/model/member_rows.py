@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.parts import Trees
+from softwood.tabular.lookups import ONE_FRACTION
 
 if TYPE_CHECKING:
     from softwood.model.model import Model
@@ -129,14 +130,17 @@ class _LookupRows(MemberRows):
     @cached_property
     def _cells(self) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
         read = (lookup.read(self._base) for lookup in self._lookups)
-        return [(entry, fraction * (self._trees.unit / self._trees.step)) for entry, fraction in read]
+        return [(entry, fraction.astype(np.float64) / ONE_FRACTION) for entry, fraction in read]
 
     def _tables(self, tree: int, split: int) -> list[tuple[int, NDArray[np.float64]]]:
         """(lookup, values) of the tables of a split."""
         number = tree * self._trees.split_bias.shape[1] + split
         chosen = range(*self._trees.table_begin[number : number + 2].tolist())
         return [
-            (int(self._trees.table_column[i]), self._trees.values[slice(*self._begin[i : i + 2])] * self._trees.step)
+            (
+                int(self._trees.table_column[i]),
+                self._trees.values[slice(*self._begin[i : i + 2])].astype(np.float64) * self._trees.step,
+            )
             for i in chosen
         ]
 

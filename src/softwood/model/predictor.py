@@ -314,8 +314,8 @@ def _native_lookup(lookup: Lookup) -> dict[str, Any]:
 def _native_member(member: FoldedMember | LookupTrees, encodings: list[str]) -> dict[str, Any]:
     form = {"activation": check_activation(member.activation), "gamma": member.gamma, "offset": member.offset}
     if isinstance(member, LookupTrees):
-        names = ("table_begin", "table_column", "values", "split_bias", "leaf_weight", "step", "leaf_scale")
-        return form | {"lookups": {name: getattr(member, name) for name in names}}
+        arrays = ("table_begin", "table_column", "values", "split_bias", "leaf_weight", "step", "leaf_scale")
+        return form | {"lookups": {name: getattr(member, name) for name in arrays}}
     names = ("split_weight", "split_bias", "leaf_weight")
     trees = [{name: getattr(group, name) for name in names} for group in member.groups]
     return form | {"encoding": encodings.index(member.encoding), "rounder": member.rounder, "trees": trees}

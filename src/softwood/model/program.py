@@ -222,7 +222,7 @@ class Program:
         inputs = {name: encoding.evaluate(base) for name, encoding in self.encodings.items()}
         total = np.tile(self.offset, (len(cells), 1))
         for member in self.members:
-            shape = {"activation": member.activation, "gamma": member.gamma}
+            shape: dict[str, Any] = {"activation": member.activation, "gamma": member.gamma}
             if isinstance(member, LookupTrees):
                 m, n_splits = member.split_bias.shape
                 t = member.split_values(self.lookups, base).reshape(len(base), -1)
