@@ -63,10 +63,10 @@ def cells(n, seed=1):
 def test_tables_are_rounded_to_a_step_and_those_of_zeros_are_left_out():
     tables = [(1, 0, np.array([0.5, 0.1, -0.3, 0, 0])), (0, 2, np.array([1e-4, 0, 0])), (1, 2, np.array([1.0, 0, 2]))]
     arrays, step = round_tables(tables, 3, 1.5)
-    assert step == 1 / 128  # gamma / 128, rounded down to a power of two
+    assert step == 1 / 256  # gamma / 256, rounded down to a power of two
     assert arrays["table_begin"].tolist() == [0, 0, 2, 2]
     assert arrays["table_column"].tolist() == [0, 2]
-    assert arrays["values"].tolist() == [64, 13, -38, 0, 0, 128, 0, 256]
+    assert arrays["values"].tolist() == [128, 26, -77, 0, 0, 256, 0, 512]
 
 
 @pytest.mark.parametrize("largest", [300.0, 1e30])

@@ -361,7 +361,7 @@ def test_prediction_does_not_depend_on_blocks(classifier, monkeypatch):
 
 
 def test_wrong_number_of_columns(classifier):
-    with pytest.raises(ValueError, match=r"X must have 6 columns, as at fit; got 5\."):
+    with pytest.raises(ValueError, match=r"yet now missing:\n- size"):
         classifier.model_.raw_scores(mixed_table().iloc[:, 1:])
 
 

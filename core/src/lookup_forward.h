@@ -1,5 +1,4 @@
-// The forward pass over one block, for training and for prediction, whose files differ in their compiler flags. All
-// names are local to the including file, so that neither can get the other's code.
+// The forward pass over one block of lookup trees in training. All names are local to the including file.
 #pragma once
 
 #include "block_routing.h"

@@ -509,9 +509,12 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     estimator = kind()
     saved = model.estimator.get("params", {})
     known = set(estimator.get_params(deep=False)) - {"n_jobs"}  # a file has no say in how many threads run
+    declared = declarations(kind)
     params = {name: saved[name] for name in known if name in saved}
+    # Earlier versions had "auto" for other parameters; theirs become the defaults.
+    params = {name: value for name, value in params.items() if value != "auto" or declared[name].domain.accepts(value)}
     try:
-        check(params, declarations(kind))
+        check(params, declared)
     except ValueError as error:
         raise ModelFileError(f"{os.fspath(path)!r} is damaged: its parameter {error}") from None
     estimator.set_params(**params)

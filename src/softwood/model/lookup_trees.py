@@ -3,7 +3,7 @@
 A split reads some columns by *tables*: one value per entry of the column (`softwood.tabular.lookups.Lookup`), read
 between two entries by linear interpolation. Only tables that are not zero everywhere exist. Values are whole multiples
 of a step, a power of two, and fractions between entries are whole too, so that the sum of a split is a sum of integers:
-exact, and the same in every back end. Rounding values to 1/128 of the soft band's width moves probabilities by less
+exact, and the same in every back end. Rounding values to 1/256 of the soft band's width moves probabilities by less
 than what training leaves open (docs/file-format.md has the measurements).
 
 Legend: n rows, k scores, m trees, d depth.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from softwood.tabular.lookups import ONE_FRACTION, Lookup
 
 # Steps in the width of the soft band.
-STEPS_PER_GAMMA = 128
+STEPS_PER_GAMMA = 256
 # The largest value of a table, and of the sum over a split's tables of their largest: sums then fit 32 bits.
 _MAX_VALUE, _MAX_SUM = 2**15 - 1, 2**16 - 1
 
@@ -167,7 +167,7 @@ def round_tables(
 ) -> tuple[dict[str, np.ndarray], float]:
     """Arrays of (split, column, values) tables, rounded, without those that are zero; and the step.
 
-    The step is 1/128 of gamma, rounded down to a power of two, and larger only where values would leave their range.
+    The step is 1/256 of gamma, rounded down to a power of two, and larger only where values would leave their range.
     """
     order = sorted(range(len(tables)), key=lambda i: tables[i][:2])
     splits = np.array([tables[i][0] for i in order], dtype=np.int64)

@@ -98,7 +98,9 @@ class LookupState(MemberState):
     @property
     def n_trainable(self) -> int:
         """Weights that steps may change."""
-        n_weights = int(np.sum(~np.isinf(self.arrays["table.second_moment"][:, : _LANES - 1])))
+        sizes = np.array([column.n_parameters for column in self.lookups.columns])[self.arrays["block_columns"]]
+        has_node = np.repeat(self.shape.node_of_lane() >= 0, sizes.sum(axis=1), axis=0)
+        n_weights = int(np.sum(has_node & ~np.isinf(self.arrays["table.second_moment"])))
         n_leaves, n_outputs = 1 << self.config.depth, self.arrays["leaf_weight"].shape[1]
         return n_weights + self.config.n_trees * (n_leaves - 1 + n_leaves * n_outputs)
 
