@@ -63,7 +63,7 @@ def test_packed_integers_come_back(dtype):
 
 @pytest.mark.parametrize("count", [999, 1001, 10**15, -1])
 def test_another_count_is_refused(count):
-    with pytest.raises(ValueError, match="integers|bytes"):
+    with pytest.raises(ValueError, match=r"integers|bytes"):
         unpack_integers(pack_integers(np.zeros(1000, np.int16)), count, np.int16)
 
 
