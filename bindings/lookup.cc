@@ -26,6 +26,8 @@ class Columns {
     const std::int32_t* const n_knots = column_array<std::int32_t>(given, "n_knots", q);
     const std::int32_t* const n_levels = column_array<std::int32_t>(given, "n_levels", q);
     const std::uint8_t* const lazy = column_array<std::uint8_t>(given, "lazy", q);
+    const std::int32_t* const sign =
+        given.contains("monotone_sign") ? column_array<std::int32_t>(given, "monotone_sign", q) : nullptr;
     std::int64_t total = 0;
     for (std::int64_t c = 0; c < q; ++c) {
       const std::int32_t entries = n_entries.data()[c];
@@ -37,6 +39,9 @@ class Columns {
       if (lazy[c] != 0 && (n_knots[c] != 0 || n_levels[c] != entries)) {
         refuse(name + " is lazy, so it must have no knots and a level for each entry");
       }
+      if (sign != nullptr && sign[c] != 0 && (n_knots[c] < 1 || n_levels[c] > entries - n_knots[c])) {
+        refuse(name + " is monotone, so it must have knots, and no levels at them");
+      }
       columns_.push_back({.n_entries = entries,
                           .n_knots = n_knots[c],
                           .n_levels = n_levels[c],
@@ -45,7 +50,8 @@ class Columns {
                           .ramp_mean = nullptr,
                           .linear = nullptr,
                           .level_scale = nullptr,
-                          .level_mean = nullptr});
+                          .level_mean = nullptr,
+                          .monotone_sign = sign != nullptr ? sign[c] : 0});
       total += entries;
     }
     const float* const ramp_scale = copy(given, "ramp_scale", total);

@@ -1,8 +1,12 @@
-"""Write the table of hyperparameters in docs/tabular.md from their declarations: python docs/write_tables.py"""
+"""Write the tables of docs/tabular.md: hyperparameters from their declarations, ranks from benchmarks/suite.json.
+
+Usage: python docs/write_tables.py
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from softwood.cli.hyperparameters import option_names
@@ -10,7 +14,7 @@ from softwood.training.declaration import Declaration, declarations
 from softwood.training.hyperparameters import Hyperparameters, all_declarations
 
 PAGE = Path(__file__).parent / "tabular.md"
-_BLOCK = re.compile(r"(<!-- hyperparameters: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 def table() -> str:
@@ -24,11 +28,25 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def with_table(page: str) -> str:
-    """The page with its table as it should be."""
-    found, n_tables = _BLOCK.subn(lambda block: block[1] + table() + block[2], page)
-    assert n_tables == 1, "the page must have one place for the table, between two comments"
-    return found
+def ranks() -> str:
+    """The table of ranks among learners."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import suite_report
+        import suite_units
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    return suite_report.digest(suite_units.read_summary(BENCHMARKS / "suite.json"))
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables as they should be."""
+    for name, make in {"hyperparameters": table, "suite": ranks}.items():
+        block = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = make()
+        page, n_tables = block.subn(lambda found, text=text: found[1] + text + found[2], page)
+        assert n_tables == 1, f"the page must have one place for the table of {name}, between two comments"
+    return page
 
 
 def _options(declaration: Declaration) -> str:
@@ -38,4 +56,4 @@ def _options(declaration: Declaration) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text()))
+    PAGE.write_text(with_tables(PAGE.read_text()))

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import ttest_rel
 
 LEVEL = 0.05  # of significance
+MIN_PAIRS = 5  # fewer say nothing about significance
 DECIMALS = 3  # means that agree to these are ties, as in the paper's tables
 
 
@@ -40,8 +41,14 @@ def p_value(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def is_significant(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether the paired t-test tells two series apart."""
-    return p_value(a, b) < LEVEL
+    """Whether the paired t-test tells two series of at least `MIN_PAIRS` values apart.
+
+    Examples
+    --------
+    >>> is_significant([0.9, 0.8, 0.7], [0.8, 0.69, 0.61]), is_significant([2, 3, 4, 5, 6], [1, 2, 3.1, 4, 5])
+    (False, True)
+    """
+    return len(a) >= MIN_PAIRS and p_value(a, b) < LEVEL
 
 
 def sign(a: float, b: float) -> int:
@@ -60,3 +67,8 @@ def wins_ties_losses(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[in
     """How often the first wins, ties and loses, over the names that both have."""
     signs = [sign(a[name], b[name]) for name in a if name in b]
     return signs.count(1), signs.count(0), signs.count(-1)
+
+
+def counted(counts: tuple[int, int, int]) -> str:
+    """Wins, ties and losses in words."""
+    return f"{counts[0]} wins, {counts[1]} ties, {counts[2]} losses"

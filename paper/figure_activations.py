@@ -7,12 +7,15 @@ The curves are the output and the gradient of a tree of depth 1 whose leaves hol
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paper.claims import FAILS, HOLDS, Claim
 from paper.runner import Record, Save, Store, Unit, option_parser, run_units
 from softwood import ops
 
@@ -43,7 +46,7 @@ def curve(activation: str, gamma: float, saved: Record, save: Save) -> Record:
 
 def section(results: Path, pictures: Path) -> str:
     """The report's part on this figure."""
-    units = Store(results / f"{NAME}.json").units
+    units = Store(NAME, results).units
     if not units:
         return "not run"
     from matplotlib.figure import Figure
@@ -65,16 +68,32 @@ def section(results: Path, pictures: Path) -> str:
     )
 
 
-def main(arguments: list[str] | None = None) -> None:
+def claims(results: Path) -> list[Claim]:
+    """What the paper says of this figure."""
+    text = "Smooth-step routes outside of ± gamma / 2 one way only; the logistic function never does"
+    shares = {name: unit["result"]["hard_share"] for name, unit in Store(NAME, results).units.items()}
+    if shares.keys() != CURVES.keys():
+        return [Claim(text, "section 2, figure 1")]
+    words = "; ".join(f"{name}: {share:.0%}" for name, share in shares.items())
+    holds = all((share == 0) == (name == "logistic") for name, share in shares.items())
+    return [Claim(text, "section 2, figure 1", f"routed one way: {words}", "exact", HOLDS if holds else FAILS)]
+
+
+def units(options: argparse.Namespace) -> list[Unit]:
+    """One curve each."""
+    settings = {"reach": REACH, "points": N_POINTS}
+    return [Unit(name, partial(curve, *parameters), settings) for name, parameters in CURVES.items()]
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    return option_parser(__doc__).parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> bool:
     """Run what is missing."""
-    parser = option_parser(__doc__)
-    parser.add_argument("--full", action="store_true", help="the same: nothing is left out by default")
-    options = parser.parse_args(arguments)
-    units = [
-        Unit(name, partial(curve, *parameters), {"reach": REACH, "points": N_POINTS})
-        for name, parameters in CURVES.items()
-    ]
-    run_units(Store(options.results / f"{NAME}.json"), units, options)
+    options = parse_options(arguments)
+    return run_units(Store(NAME, options.results, options.units), units(options), options)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,33 @@ from __future__ import annotations
 SOURCE = "Hazimeh et al., The Tree Ensemble Layer, ICML 2020"
 Figure = tuple[float, float]
 
+# Appendix D: samples, features and classes of the tables.
+TABLES: dict[str, tuple[int, int, int]] = {
+    "ann-thyroid": (7200, 21, 3),
+    "breast-cancer-wisconsin": (569, 30, 2),
+    "car-evaluation": (1728, 21, 4),
+    "churn": (5000, 20, 2),
+    "crx": (690, 15, 2),
+    "dermatology": (366, 34, 6),
+    "diabetes": (768, 8, 2),
+    "dna": (3186, 180, 3),
+    "ecoli": (327, 7, 5),
+    "flare": (1066, 10, 2),
+    "heart-c": (303, 13, 2),
+    "hypothyroid": (3163, 25, 2),
+    "nursery": (12958, 8, 4),
+    "optdigits": (5620, 64, 10),
+    "pima": (768, 8, 2),
+    "satimage": (6435, 36, 6),
+    "sleep": (105908, 13, 5),
+    "solar-flare_2": (1066, 12, 6),
+    "spambase": (4601, 57, 2),
+    "texture": (5500, 40, 11),
+    "twonorm": (7400, 20, 2),
+    "vehicle": (846, 18, 4),
+    "yeast": (1479, 8, 9),
+}
+
 # Table 2, "Test AUC on 23 PMLB datasets", 15 repetitions.
 AUC_LEARNERS = ("tel", "xgboost", "logistic_regression", "cart")
 AUC: dict[str, tuple[Figure, Figure, Figure, Figure]] = {
@@ -65,6 +92,17 @@ ACTIVATION_AUC: dict[str, tuple[Figure, Figure]] = {
     "vehicle": ((0.956, 0.0015), (0.965, 0.0007)),
     "yeast": ((0.876, 0.0014), (0.86, 0.0026)),
 }
+
+ACTIVATION_COUNTS = (7, 9, 7)  # wins, ties, losses of smooth-step
+
+# Figure 2, section 2: "the number of reachable leaves rapidly converges to 1 during training" for gamma <= 1.
+REACHABLE_LEAVES = "converges to 1"
+
+# Figure 3, section 4.1.
+SPEEDUP = "over 10x speed-up at depth 10"
+
+# Figure 4, section 4.2: trees and, at about equal parameters per tree, the ratio of parameters.
+COMPACTNESS = {"pima": "TEL peaks at 5 trees, XGBoost needs over 100: more than 20x fewer parameters"}
 
 # Table 3: accuracy, loss and number of parameters, 5 initialisations.
 IMAGES: dict[str, dict[str, tuple[Figure, Figure, int]]] = {

@@ -414,7 +414,7 @@ def test_unfitted():
     ("params", "message"),
     [
         ({"depth": 0}, r"depth must be an integer from 1 to 20; got 0\."),
-        ({"n_trees": 2.5}, r"n_trees must be an integer of at least 1, or 'auto'; got 2\.5\."),
+        ({"n_trees": 2.5}, r"n_trees must be an integer of at least 1; got 2\.5\."),
         ({"gamma": 0}, r"gamma must be a number above 0; got 0\."),
         ({"max_features": 1.5}, r"max_features must be a number above 0 and at most 1, or 'auto'; got 1\.5\."),
         ({"validation_fraction": 0.9}, r"validation_fraction must be .* at most 0\.5, or None; got 0\.9\."),

@@ -56,7 +56,7 @@ TYPED = {
     "reveal_type(softwood.TreeEnsembleClassifier())": '"softwood.estimators.TreeEnsembleClassifier"',
     "reveal_type(softwood.TreeEnsembleRegressor().fit([[1.0]], [1.0]))": '"softwood.estimators.TreeEnsembleRegressor"',
     "reveal_type(softwood.TreeEnsembleRegressor().predict([[1.0]]))": '"numpy.ndarray[',
-    "reveal_type(softwood.TreeEnsembleClassifier().n_trees)": '"int"',
+    "reveal_type(softwood.TreeEnsembleClassifier().depth)": '"int"',
     "reveal_type(softwood.TreeEnsembleClassifier().patience)": '"int | Literal[',
     'reveal_type(softwood.load("m.safetensors"))': (
         '"softwood.estimators.TreeEnsembleClassifier | softwood.estimators.TreeEnsembleRegressor"'
@@ -157,7 +157,7 @@ def test_the_demo_runs(tmp_path):
     assert run.returncode == 0, run.stderr
     assert float(re.search(r"accuracy\W+(0\.\d+|1)", run.stdout).group(1)) > 0.9
     written = {path.name for path in (tmp_path / folder).iterdir()}
-    assert {"model.safetensors", "model.json", "model-report.html"} <= written
+    assert {"model.safetensors", "model.run.json", "model-report.html"} <= written
 
 
 def test_the_example_on_arrays_runs():

@@ -26,7 +26,10 @@ from softwood.model.model import Model
 from softwood.model.parameter_counts import ParameterCounts
 from softwood.model.predictor import Predictor
 from softwood.ops import get_num_threads
+from softwood.tabular.compress import Compression, Limits, compare, compress_model
+from softwood.tabular.features import LOOKUP
 from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on_piece
+from softwood.tabular.monotone import monotone_signs
 from softwood.tabular.table import Table, read_table, resolve_columns
 from softwood.tabular.target import (
     Problem,
@@ -37,13 +40,15 @@ from softwood.tabular.target import (
 )
 from softwood.training.checkpoint import prepare_checkpoint
 from softwood.training.declaration import check, declarations, parameters_section
-from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters
+from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters, apply_recipe
 
 if TYPE_CHECKING:
     from typing import Self
 
 
 _FEW_ROWS = 8
+_MIN_ROWS_TO_COMPRESS = 10
+
 _ATTRIBUTES = """\
     model_ : Model
         The fitted model.
@@ -74,6 +79,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
     """What both estimators share."""
 
     hardening_: HardeningCost | None  # of the copy that `harden` makes
+    compression_: Compression  # of the copy that `compress` makes
 
     def fit(
         self,
@@ -160,7 +166,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
     def _checked_params(self) -> dict[str, Any]:
         params = self.get_params(deep=False)
         check(params, declarations(type(self)))
-        return params
+        return apply_recipe(params)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -277,6 +283,69 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         hard.model_ = harden_model(self.model_, gamma)
         hard.hardening_ = None if X is None else hardening_cost(self, hard, X, y)
         return hard
+
+    def compress(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        *,
+        max_parameters: int | None = None,
+        max_loss: float | None = None,
+    ) -> Self:
+        """Teach one small ensemble to predict what this model predicts.
+
+        A few trees take the place of all members: the file becomes a fraction, predictions become faster, and a row
+        reaches fewer leaves. With neither limit, the size is chosen so that predictions stay almost the same.
+
+        Parameters
+        ----------
+        X : table [n, p]
+            Rows like those that will be predicted, such as the training table. Further rows near them are made up.
+        y : array-like, optional
+            Their targets, to measure the cost in accuracy or R² on rows that the teaching did not see. If the model was
+            trained on X, both scores are too good, and their difference is what counts.
+        max_parameters : int, optional
+            Stored numbers at most.
+        max_loss : float, optional
+            Expected relative rise of the loss at most, such as 0.01; the smallest ensemble that keeps to it is taken,
+            or the best of those tried. See `Compression.expected_loss`.
+
+        Returns
+        -------
+        estimator
+            A fitted copy. Its attribute `compression_` is a `softwood.tabular.compress.Compression`: sizes, time and
+            score before and after.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> import softwood
+        >>> X, y = load_breast_cancer(return_X_y=True)
+        >>> large = softwood.TreeEnsembleClassifier(random_state=0).fit(X[:400], y[:400])
+        >>> small = large.compress(X[:400], y[:400])
+        >>> small.compression_.before.n_parameters > 5 * small.compression_.after.n_parameters
+        True
+        """
+        check_is_fitted(self, "model_")
+        table = self._read(X, reset=False)
+        if table.n_rows < _MIN_ROWS_TO_COMPRESS:
+            raise ValueError(f"compress needs at least {_MIN_ROWS_TO_COMPRESS} rows of X; got {table.n_rows}.")
+        targets = None if y is None else np.asarray(y)
+        if targets is not None and len(targets) != table.n_rows:
+            raise ValueError(f"X and y must have the same number of rows; got {table.n_rows} and {len(targets)}.")
+        base = self.model_.preprocessor.read(table)
+        limits = Limits(max_parameters, max_loss)
+        threads = _n_threads_for(self.n_jobs)
+        signs = monotone_signs(self.monotonic_cst, self.model_.preprocessor, self.model_.head.task, (LOOKUP,))
+        best, tried, held_out = compress_model(
+            self.model_, base, limits, seed=self._seed(), n_threads=threads, signs=signs
+        )
+        small = copy.copy(self)
+        small._pieces = None
+        small._keep(best.model)
+        measured = None if targets is None else targets[held_out]
+        small.compression_ = compare(self.model_, best, tried, table.take(held_out), measured)
+        return small
 
     @property
     def n_iter_(self) -> int:

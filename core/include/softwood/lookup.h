@@ -47,6 +47,9 @@ struct LookupColumn {
   const float* linear;
   const float* level_scale;  // 0: the entry has no weight in effect
   const float* level_mean;
+  // 1: scores must rise with the column's knots, -1: fall, 0: either; see lookup_monotone.h. With a sign, entries of
+  // knots have no level.
+  int monotone_sign = 0;
 
   std::int32_t n_ramps() const { return n_knots > 1 ? n_knots - 1 : 0; }
   // Weights of the column: ramps, linear term, levels, in this order.

@@ -1,7 +1,7 @@
 """The command `softwood`: its subcommands and the examples in their help.
 
-`softwood.cli.training`, `softwood.cli.applying` and `softwood.cli.explaining` hold the subcommands. Errors are turned
-into one line by `softwood.__main__`.
+`softwood.cli.training`, `softwood.cli.applying`, `softwood.cli.compressing` and `softwood.cli.explaining` hold the
+subcommands. Errors are turned into one line by `softwood.__main__`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import typer
 
 import softwood
 from softwood.cli.applying import evaluate, export, info, predict
+from softwood.cli.compressing import compress
 from softwood.cli.console import examples
 from softwood.cli.example_tables import EXAMPLES
 from softwood.cli.explaining import explain, plot, report
@@ -51,6 +52,10 @@ _EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
         "softwood tune data.csv -t churned --trials 50 --out best.json",
         "softwood train data.csv -t churned --params best.json --n-members 6",
         "softwood tune data.csv -t churned --storage postgresql://host/studies",
+    ),
+    compress: (
+        "softwood compress model.safetensors train.csv -o small.safetensors",
+        "softwood compress model.safetensors train.csv -o small.safetensors --max-parameters 5000 --plot size.svg",
     ),
     export: ("softwood export model.safetensors model.onnx", "softwood export model.safetensors model.c"),
     explain: ("softwood explain model.safetensors", "softwood explain model.safetensors new.csv --row 3"),

@@ -26,7 +26,16 @@ from softwood.explain.history import mean_history
 from softwood.explain.tree_view import TreeView, ViewNode, check_tree, tree_view
 from softwood.model.model import model_of
 
-__all__ = ["plot_activations", "plot_history", "plot_importances", "plot_row_path", "plot_tree", "save", "save_all"]
+__all__ = [
+    "plot_activations",
+    "plot_compression",
+    "plot_history",
+    "plot_importances",
+    "plot_row_path",
+    "plot_tree",
+    "save",
+    "save_all",
+]
 
 _COLOURS = {
     "training": "#0b6e4f",
@@ -112,6 +121,35 @@ def plot_importances(estimator: Any, ax: Any = None, *, n_columns: int = 15) -> 
     rest = sum(share for _, share in found[n_columns:])
     more = f"; {len(found) - n_columns} others: {rest:.2f}" if len(found) > n_columns else ""
     ax.set_xlabel(f"importance (share of 1{more})", fontsize=8, loc="right")  # long names leave little room
+    return ax
+
+
+def plot_compression(estimator: Any, ax: Any = None) -> Any:
+    """Expected rise of the loss against stored parameters, for each ensemble that `compress` tried.
+
+    Parameters
+    ----------
+    estimator
+        What `compress` returned.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    Axes
+    """
+    found = getattr(estimator, "compression_", None)
+    if found is None:
+        raise ValueError("plot_compression needs an estimator that compress returned; this one was not compressed.")
+    ax = _axes(ax, 2.2)
+    sizes = [trial["n_parameters"] for trial in found.tried]
+    losses = [max(100 * trial["expected_loss"], 1e-3) for trial in found.tried]
+    ax.plot(sizes, losses, "o-", color=_COLOURS["training"], markersize=4)
+    for trial, size, loss in zip(found.tried, sizes, losses, strict=True):
+        ax.annotate(f"{trial['n_trees']} trees", (size, loss), textcoords="offset points", xytext=(4, 4), fontsize=7)
+    ax.axvline(found.before.n_parameters, color=_COLOURS["leaves"], linestyle=":")
+    ax.annotate("before", (found.before.n_parameters, max(losses)), ha="right", fontsize=7, rotation=90, va="top")
+    ax.set(xscale="log", yscale="log", xlabel="stored parameters", ylabel="expected rise of the loss (%)")
+    _tidy(ax)
     return ax
 
 

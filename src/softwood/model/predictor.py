@@ -162,6 +162,13 @@ class Predictor:
         scores = self._run(X if row is None else row[None], n_threads, raw_scores=True)
         return scores if row is None else scores[0]
 
+    def base_scores(self, base: NDArray[np.float32], *, n_threads: int | None = None) -> NDArray[np.float64]:
+        """Raw scores [n, k] of rows of the base matrix [n, q]; see `softwood.tabular.base_columns`."""
+        scores = np.empty((len(base), self.program.n_scores))
+        base = np.ascontiguousarray(base, dtype=np.float32)
+        self._native.predict_base(base, True, scores, check_n_threads(n_threads) or get_num_threads())
+        return scores
+
     def category_code(self, column: int | str, label: str | None) -> int:
         """Code of a category for `predict_row`; `column` is a number or a name, None a missing cell."""
         number = column if isinstance(column, int) else self.program.column_names.index(column)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -150,16 +151,17 @@ class Preprocessor:
         rows: NDArray[np.integer] | None = None,
         weight: NDArray[np.float64] | None = None,
         is_piece: bool = False,
+        signs: Mapping[int, int] | None = None,
     ) -> Lookups | None:
         """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
 
         The name `LOOKUP` stands alone. Its lookups are returned with their basis; a table without any column that has
-        two values gets none.
+        two values gets none. `signs` are those of `fit_lookups`.
         """
         if names == (LOOKUP,):
             assert rows is not None
             assert weight is not None
-            lookups = fit_lookups(base, self.roles(), n_bins=n_bins, rows=rows, weight=weight)
+            lookups = fit_lookups(base, self.roles(), n_bins=n_bins, rows=rows, weight=weight, signs=signs)
             if lookups is not None:
                 self.lookups = tuple(column.lookup for column in lookups.columns)
                 return lookups

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from softwood import _core
 from softwood.ops import get_num_threads
 
-EncodingName = Literal["standard", "piecewise"]
+EncodingName = Literal["standard", "piecewise", "linear"]
 # Made by `softwood.tabular.lookups` for models that were trained with lookups.
 LOOKUP = "lookup"
 ENCODING_NAMES: tuple[str, ...] = get_args(EncodingName)
@@ -175,8 +175,8 @@ def fit_encodings(
         The base matrix.
     roles : sequence of str
         "number", "code" (a category number, -1 for none of the known) or "none" (not encoded) for each base column.
-    names : sequence of {"standard", "piecewise"}
-        Which encodings to fit.
+    names : sequence of {"standard", "piecewise", "linear"}
+        Which encodings to fit. "linear" makes one standardised input of each number, and has no flags for integers.
     n_bins : int
         Bins per column of the piecewise encoding.
     rows : ndarray of int, optional
@@ -197,8 +197,7 @@ def fit_encodings(
         summary = summarise(base[:, j], order, weight, roles[j])
         for name in names:
             room = name == "piecewise" and n_ramps + n_bins <= MAX_RAMPS
-            n_ramps_here = n_bins if room else 0
-            parts = summary.features(piecewise=name == "piecewise", n_bins=n_ramps_here, is_piece=is_piece)
+            parts = summary.features(name, n_bins=n_bins if room else 0, is_piece=is_piece)
             n_ramps += sum(part[0] == FeatureKind.RAMP for part in parts)
             features[name] += [(j, *part) for part in parts]
     return {name: pack_features(found) for name, found in features.items()}
@@ -231,9 +230,11 @@ class Summary:
     is_ordered: bool
 
     def features(
-        self, *, piecewise: bool, n_bins: int, is_piece: bool = False
+        self, encoding: str, *, n_bins: int, is_piece: bool = False
     ) -> list[tuple[int, float, float, float, float]]:
-        """(kind, start, rate, mean, scale) of each feature."""
+        """(kind, start, rate, mean, scale) of each feature of the named encoding."""
+        piecewise = encoding == "piecewise"
+        levels = None if encoding == "linear" and self.is_ordered else self.levels
         found: list[tuple[int, float, float, float, float]] = []
         if self.missing_share > 0:
             share = self.missing_share
@@ -241,16 +242,16 @@ class Summary:
             found.append((FeatureKind.MISSING, 0.0, 1.0, share, scale))
         if len(self.edges) < 2:  # a constant carries no information
             return found
-        if self.levels is not None:
-            ones = np.ones(len(self.levels))
-            found += self._standardised(FeatureKind.LEVEL, self.levels, ones, MAX_FLAG_SCALE)
+        if levels is not None:
+            ones = np.ones(len(levels))
+            found += self._standardised(FeatureKind.LEVEL, levels, ones, MAX_FLAG_SCALE)
         if not self.is_ordered:
             return found
         if len(self.edges) == 2:
             return found + self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
-        if self.levels is not None and is_piece:  # later pieces may have values beyond the known ones
+        if levels is not None and is_piece:  # later pieces may have values beyond the known ones
             return found + self._standardised(FeatureKind.LINEAR, np.zeros(1), np.ones(1))
-        if self.levels is not None:  # constant beyond the known values
+        if levels is not None:  # constant beyond the known values
             found += self._ramps(self.edges[[0, -1]])
         elif piecewise:
             found += self._standardised(FeatureKind.SOFT_CLIP, *self._robust_scale())

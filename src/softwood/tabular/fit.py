@@ -25,6 +25,7 @@ from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.evaluation import join_evaluation_sets, make_judge
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP
 from softwood.tabular.lookups import Lookups
+from softwood.tabular.monotone import monotone_signs, refuse_monotone
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
 from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, rules
@@ -61,8 +62,11 @@ class FitResult:
 def training_config(params: Mapping[str, Any], head: Head, n_rows: int) -> TrainingConfig:
     """Translate checked constructor parameters of an estimator, without any "auto", for members of `n_rows` rows."""
     settings = {f.name: params[f.name] for f in fields(TrainingConfig) if f.name in params}
-    schedule = {"schedule": "constant", "warmup": rules.warmup(n_rows, params)}
-    return TrainingConfig(**settings | schedule | {"loss": head.loss, "ema": rules.average_decay(n_rows, params)})
+    settings |= {"loss": head.loss, "schedule": "constant"}
+    if params["recipe"] == "paper":
+        return TrainingConfig(**settings | {"bias": False, "warmup": 0.0})
+    averages = {"warmup": rules.warmup(n_rows, params), "ema": rules.average_decay(n_rows, params)}
+    return TrainingConfig(**settings | averages)
 
 
 def deal_folds(y: np.ndarray, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -130,12 +134,16 @@ def train(
     facts = _facts(problem, len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
     if previous is not None:
+        refuse_monotone(params["monotonic_cst"], "warm_start")
         params = _grown(params, given, previous)
     encodings, lookups = _encodings(params, previous), None
     if previous is None:
         preprocessor.learn_targets(base, problem.target_columns(), rows)
         names = tuple(dict.fromkeys(encodings))
-        lookups = preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
+        signs = monotone_signs(params["monotonic_cst"], preprocessor, problem.task, encodings)
+        lookups = preprocessor.learn_encodings(
+            base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight, signs=signs
+        )
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
     y = problem.scaled_y(head)
     data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)), problem.score_offset(head))
@@ -148,7 +156,7 @@ def train(
         splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
     else:
         splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
-    members = _members(splits, _best_constant(problem, head, y, rows, weight), rng, previous)
+    members = _members(splits, _starting_score(params, problem, head, y, rows, weight), rng, previous)
     if metric is not None or len(validation) > 1:
         members = [replace(member, judge=make_judge(member, judged, head, metric, ends)) for member in members]
     config = training_config(params, head, splits[0][0].n_rows)
@@ -256,12 +264,13 @@ def train_on_piece(
 
     The first piece decides the preprocessing. Memory is in proportion to the piece.
     """
+    refuse_monotone(params["monotonic_cst"], "partial_fit")
     rng = np.random.default_rng(run.seed)
     rows = np.flatnonzero(problem.weight)
     params = resolve_auto(params, _facts(problem, len(rows), table.n_columns))
     encodings = _encodings(params)
     if params["encoding"] == "auto":  # later pieces may lie outside of the first one's knots
-        encodings = [ENCODING_NAMES[i % len(ENCODING_NAMES)] for i in range(params["n_members"])]
+        encodings = [ENCODING_NAMES[i % 2] for i in range(params["n_members"])]
     if previous is not None:
         preprocessor = previous.model.preprocessor
         base = preprocessor.read(table)
@@ -278,7 +287,7 @@ def train_on_piece(
     y = problem.scaled_y(head)
     data = _encode(preprocessor, None, base, y, problem.weight)
     splits: list[Split] = [(replace(data[name], rows=rows), None) for name in encodings]
-    offset = head.loss.best_constant(y[rows], problem.weight[rows])
+    offset = _starting_score(params, problem, head, y, rows, problem.weight[rows])
     members = _members(splits, offset, rng, None if previous is None else previous.model)
     if previous is not None:
         members = [replace(member, start=start) for member, start in zip(members, previous.trained, strict=True)]
@@ -320,13 +329,21 @@ def _encode(
     }
 
 
-def _best_constant(
-    problem: Problem, head: Head, y: np.ndarray, rows: NDArray[np.int64], weight: NDArray[np.float64]
+def _starting_score(
+    params: Mapping[str, Any],
+    problem: Problem,
+    head: Head,
+    y: np.ndarray,
+    rows: NDArray[np.int64],
+    weight: NDArray[np.float64],
 ) -> NDArray[np.float64]:
+    """What the trees are added to: the best constant, or 0 in the paper's classifier."""
     offset = problem.score_offset(head)
     if offset is None:
-        return head.loss.best_constant(y[rows], weight)
-    return head.loss.best_constant_beside(offset[rows], y[rows], weight)
+        best = head.loss.best_constant(y[rows], weight)
+    else:
+        best = head.loss.best_constant_beside(offset[rows], y[rows], weight)
+    return np.zeros_like(best) if params["recipe"] == "paper" and head.task != "regression" else best
 
 
 Split = tuple[Samples, "Samples | None"]

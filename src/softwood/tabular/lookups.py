@@ -11,8 +11,8 @@ A `Lookup` is all that prediction needs to know of a column. Training also needs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -98,6 +98,8 @@ class LookupColumn:
         The last entries, which have a weight of their own.
     ramp_scale, ramp_mean, linear, level_scale, level_mean : ndarray [n_entries], float32
         The basis; ramp r goes from knot r to knot r + 1.
+    monotone_sign : {-1, 0, 1}
+        1: scores must rise with the column, -1: fall, 0: either.
     """
 
     base_column: int
@@ -109,6 +111,7 @@ class LookupColumn:
     linear: NDArray[np.float32]
     level_scale: NDArray[np.float32]
     level_mean: NDArray[np.float32]
+    monotone_sign: int = 0
 
     @property
     def is_lazy(self) -> bool:
@@ -162,6 +165,7 @@ class Lookups:
             "n_knots": _integers([len(column.knots) for column in columns]),
             "n_levels": _integers([column.n_levels for column in columns]),
             "lazy": lazy,
+            "monotone_sign": _integers([column.monotone_sign for column in columns]),
         }
         names = ("ramp_scale", "ramp_mean", "linear", "level_scale", "level_mean")
         return counts | {name: np.concatenate([getattr(column, name) for column in columns]) for name in names}
@@ -178,10 +182,12 @@ def fit_lookups(
     n_bins: int,
     rows: NDArray[np.integer],
     weight: NDArray[np.float64],
+    signs: Mapping[int, int] | None = None,
 ) -> Lookups | None:
     """Fit lookup columns to rows of the base matrix; None if no column has two values.
 
-    Parameters are those of `softwood.tabular.features.fit_encodings`.
+    Parameters are those of `softwood.tabular.features.fit_encodings`, and `signs`: 1 or -1 by number of each base
+    column with which scores must rise or fall.
     """
     n_bins = max(2, min(n_bins, _MAX_KNOTS // max(1, sum(role == "number" for role in roles))))
     columns = []
@@ -189,13 +195,13 @@ def fit_lookups(
         if role == "none":
             continue
         summary = summarise(base[:, j], rows, weight, role)
-        column = _category(j, summary) if role == "code" else _number(j, summary, n_bins)
+        column = _category(j, summary) if role == "code" else _number(j, summary, n_bins, (signs or {}).get(j, 0))
         if column is not None:
             columns.append(column)
     return Lookups(tuple(columns)) if columns else None
 
 
-def _number(j: int, summary: Summary, n_bins: int) -> LookupColumn | None:
+def _number(j: int, summary: Summary, n_bins: int, sign: int = 0) -> LookupColumn | None:
     knots = np.unique(summary.knots(n_bins).astype(np.float32))
     share = summary.missing_share
     if len(knots) < 2:
@@ -215,15 +221,16 @@ def _number(j: int, summary: Summary, n_bins: int) -> LookupColumn | None:
     level_scale, level_mean = np.zeros(n_entries), np.zeros(n_entries)
     level_mean[-1], level_scale[-1] = share, min(MAX_FLAG_SCALE, _inverse(np.sqrt([share * (1 - share)]))[0])
     n_levels = 1
-    if summary.levels is not None:  # few whole numbers: each has a weight of its own, interpolated between them
+    if summary.levels is not None and sign == 0:  # few whole numbers: a weight for each, interpolated between them
         flags = summary.values == knots[:, None].astype(np.float64)
         level_mean[:-1], spread = summary.moments(flags)
         level_scale[:-1] = np.minimum(MAX_FLAG_SCALE, _inverse(spread))
         n_levels = n_entries
-    return _column(
+    column = _column(
         j, knots, n_entries, n_levels, _padded(scale, n_entries), _padded(mean, n_entries), _padded(linear, n_entries),
         level_scale, level_mean,
     )  # fmt: skip
+    return replace(column, monotone_sign=sign)
 
 
 def _category(j: int, summary: Summary) -> LookupColumn | None:
@@ -243,7 +250,8 @@ def _category(j: int, summary: Summary) -> LookupColumn | None:
 
 
 def _column(j: int, knots: NDArray[np.float32], n_entries: int, n_levels: int, *basis: np.ndarray) -> LookupColumn:
-    return LookupColumn(j, knots, n_entries, n_levels, *(array.astype(np.float32) for array in basis))
+    ramp_scale, ramp_mean, linear, level_scale, level_mean = (array.astype(np.float32) for array in basis)
+    return LookupColumn(j, knots, n_entries, n_levels, ramp_scale, ramp_mean, linear, level_scale, level_mean)
 
 
 def _at_rows(at_knots: np.ndarray, ramps: np.ndarray) -> np.ndarray:

@@ -74,7 +74,7 @@ class TrainingConfig:
     """
 
     loss: Loss
-    n_trees: Count = 64
+    n_trees: Count = _DEFAULT["n_trees"]
     depth: Depth = _DEFAULT["depth"]
     gamma: Positive = _DEFAULT["gamma"]
     gamma_end: Positive | None = _DEFAULT["gamma_end"]

@@ -62,14 +62,14 @@ class SearchValues:
 class Hyperparameters:
     """Hyperparameters of both estimators."""
 
-    n_trees: Count | Auto = declare(
-        "auto",
-        "Number of trees in each member.",
-        details='"auto" is 64, or 128 from 10,000 rows on.',
-        aliases=("--trees",),
-        search=SearchRange(1, 100),
-        auto=rules.n_trees,
+    recipe: Literal["softwood", "paper"] = declare(
+        "softwood",
+        "Way of training that the other parameters belong to.",
+        details='"paper" is that of the paper on the Tree Ensemble Layer (section 4): one ensemble with batch '
+        "normalisation, splits that are linear in all columns as they are, without biases, L1 penalty or decay, at a "
+        "constant learning rate, and the last epoch. Parameters that it fixes must stay at their defaults.",
     )
+    n_trees: Count = declare(64, "Number of trees in each member.", aliases=("--trees",), search=SearchRange(1, 100))
     depth: Depth = declare(4, "Depth of each tree.", search=SearchRange(2, 8))
     gamma: Positive = declare(
         1.0,
@@ -161,8 +161,9 @@ class Hyperparameters:
         "auto",
         "How numbers become inputs of the trees.",
         details='"auto" lets a split look up a value per column, piecewise linear between knots. "standard" '
-        'standardises; "piecewise" clips smoothly and adds ramps between quantiles; both make linear splits, which '
-        "take longer to train.",
+        'standardises, and adds flags for whole numbers of few values; "piecewise" clips smoothly and adds ramps '
+        'between quantiles; "linear" standardises and adds nothing. These make linear splits, which take longer to '
+        "train.",
     )
     n_bins: Annotated[int, Integer(2, MAX_BINS)] | Auto = declare(
         "auto",
@@ -178,6 +179,13 @@ class Hyperparameters:
     )
     warm_start: bool = declare(
         False, "Let `fit` continue from the present model instead of starting anew.", on_command_line=False
+    )
+    monotonic_cst: Annotated[Any, Unchecked("dict, array of int or None")] = declare(
+        None,
+        "Columns that predictions must rise (1) or fall (-1) with.",
+        details="By name, or one number per column; 0 is no constraint. It holds for the whole model and all values "
+        "that are not missing. Not for more than two classes.",
+        on_command_line=False,
     )
     eval_metric: Annotated[Any, Unchecked("str, callable or None")] = declare(
         None,
@@ -222,6 +230,47 @@ class ClassifierHyperparameters(Hyperparameters):
             on_command_line=False,
         )
     )
+
+
+# What recipe="paper" fixes. Section 2 of the paper: splits are linear in all columns, without a bias, after batch
+# normalisation. Section 4: Keras' Adam, which updates every weight in each step. Appendix D: no preprocessing, and the
+# number of epochs is a hyperparameter, so nothing is held out; penalties are L2 only.
+PAPER_FIXES: dict[str, Any] = {
+    "n_members": 1,
+    "gamma_end": None,
+    "max_features": 1.0,
+    "patience": None,
+    "validation_fraction": None,
+    "l1": 0.0,
+    "weight_decay": 0.0,
+    "batch_norm": True,
+    "optimizer": "adam",
+    "encoding": "linear",
+}
+# What "auto" means there: the paper tunes all, over 1 to 100 trees, 32 to 512 rows and 5 to 100 epochs.
+_PAPER_AUTO: dict[str, Any] = {"n_trees": 64, "batch_size": 64, "max_epochs": 50}
+
+
+def apply_recipe(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of an estimator with what its recipe fixes; a ValueError names one that was set to something else.
+
+    >>> apply_recipe({"recipe": "paper", "l1": "auto", "n_trees": 10, "batch_size": "auto"})
+    {'recipe': 'paper', 'l1': 0.0, 'n_trees': 10, 'batch_size': 64}
+    """
+    if params["recipe"] != "paper":
+        return dict(params)
+    applied = dict(params)
+    for name in params.keys() & PAPER_FIXES.keys():
+        default, fixed = all_declarations()[name].default, PAPER_FIXES[name]
+        if params[name] not in (default, fixed):
+            raise ValueError(
+                f"recipe='paper' requires {name}={fixed!r}; got {params[name]!r}: leave {name} at its default, or use "
+                "recipe='softwood'."
+            )
+        applied[name] = fixed
+    for name in params.keys() & _PAPER_AUTO.keys():
+        applied[name] = _PAPER_AUTO[name] if params[name] == "auto" else params[name]
+    return applied
 
 
 def all_declarations() -> dict[str, Declaration]:

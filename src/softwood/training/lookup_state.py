@@ -68,6 +68,9 @@ class LookupState(MemberState):
             "split_bias": np.zeros((shape.n_blocks, _LANES), dtype=np.float32),
             "leaf_weight": uniform(shape.n_leaf_blocks, n_outputs, _LANES),
         }
+        signs = np.array([column.monotone_sign for column in self.lookups.columns])[chosen]
+        if signs.any():
+            _start_monotone(parameters, np.repeat(signs.ravel(), sizes.ravel()), shape)
         arrays = {name: aligned_copy(array) for name, array in with_moments(parameters, config.ema).items()}
         arrays["table.second_moment"][~mask] = np.inf  # freezes them: see Parameter in the core
         if config.ema:
@@ -118,7 +121,12 @@ class LookupState(MemberState):
         row = 0
         for block, columns in enumerate(self.arrays["block_columns"].tolist()):
             for c in columns:
-                part = values[row : row + self.lookups.columns[c].n_entries]
+                column = self.lookups.columns[c]
+                part = values[row : row + column.n_entries]
+                if column.monotone_sign:  # rounding of the values must not turn a slope
+                    hold = np.minimum if column.monotone_sign > 0 else np.maximum
+                    n_knots = len(column.knots)
+                    part = np.concatenate([hold.accumulate(part[:n_knots], axis=0), part[n_knots:]])
                 for lane in np.flatnonzero(part.any(axis=0) & (split[block] >= 0)).tolist():
                     tables.append((int(split[block, lane]), c, part[:, lane]))
                 row += len(part)
@@ -130,6 +138,18 @@ class LookupState(MemberState):
         columns, block_columns = self.lookups.native_columns, self.arrays["block_columns"]
         _core.lookup_values(columns, block_columns, np.ascontiguousarray(table), values, get_num_threads())
         return values
+
+
+def _start_monotone(parameters: dict[str, FloatArray], row_signs: npt.NDArray[np.int64], shape: BlockShape) -> None:
+    """Give weights of monotone columns the sign that they must have, and order leaves; see lookup_monotone.h."""
+    signs = row_signs[:, None]
+    table = parameters["table"]
+    parameters["table"] = np.where(signs == 0, table, -signs * np.abs(table)).astype(np.float32)
+    leaves = parameters["leaf_weight"]
+    k = leaves.shape[1]
+    by_tree = np.moveaxis(leaves.reshape(shape.n_trees, -1, k, _LANES), 2, 1).reshape(shape.n_trees, k, -1)
+    ordered = np.sort(by_tree, axis=2).reshape(shape.n_trees, k, -1, _LANES)
+    parameters["leaf_weight"] = np.moveaxis(ordered, 1, 2).reshape(leaves.shape)
 
 
 class BlockShape:

@@ -13,8 +13,6 @@ from typing import Any
 
 # Steps over which the learning rate rises at the start.
 WARMUP_STEPS = 50
-# From this many rows on, a table is long: members have more trees, and there are fewer of them.
-_LONG = 10_000
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty.
 _MIN_ROWS_FOR_TWO_PENALTIES = 2000
 _WEAK_L1 = 0.03
@@ -45,11 +43,6 @@ class TableFacts:
 
 
 Known = Mapping[str, Any]
-
-
-def n_trees(facts: TableFacts, known: Known) -> int:
-    """64, or 128 from 10,000 rows on."""
-    return 64 if facts.n_rows < _LONG else 128
 
 
 def batch_size(facts: TableFacts, known: Known) -> int:
@@ -98,7 +91,7 @@ def max_features(facts: TableFacts, known: Known) -> float:
 
 def n_members(facts: TableFacts, known: Known) -> int:
     """6, or 4 from 10,000 rows on."""
-    return 6 if facts.n_rows < _LONG else 4
+    return 6 if facts.n_rows < 10_000 else 4
 
 
 def average_decay(n_rows: int, known: Known) -> float:

@@ -1,0 +1,136 @@
+"""`compress`: a small taught ensemble in place of a fitted model, as estimator and as command."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import r2_score
+
+import softwood
+from cli_calls import ask
+from softwood.tabular.compress import made_up_rows
+
+X_CANCER, Y_CANCER = load_breast_cancer(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def large():
+    return softwood.TreeEnsembleClassifier(n_members=3, max_epochs=60, random_state=0).fit(
+        X_CANCER[:400], Y_CANCER[:400]
+    )
+
+
+@pytest.fixture(scope="module")
+def small(large):
+    return large.compress(X_CANCER[:400], Y_CANCER[:400])
+
+
+def test_a_compressed_model_predicts_new_rows_almost_as_before(large, small):
+    assert np.mean(large.predict(X_CANCER[400:]) == small.predict(X_CANCER[400:])) > 0.97
+    assert small.score(X_CANCER[400:], Y_CANCER[400:]) > large.score(X_CANCER[400:], Y_CANCER[400:]) - 0.02
+    old, new = large.decision_function(X_CANCER[400:]), small.decision_function(X_CANCER[400:])
+    assert r2_score(np.clip(old, -8, 8), new) > 0.95
+
+
+def test_what_it_did_is_told(large, small):
+    found = small.compression_
+    assert found.before.n_trees == 3 * 64
+    assert found.after.n_trees == len(small.model_.members[0].trees.leaf_weight)
+    assert found.after.n_parameters < found.before.n_parameters / 8
+    assert found.after.n_bytes < found.before.n_bytes / 5
+    assert found.after.leaves_reached < 4 < found.before.leaves_reached
+    assert found.metric == "accuracy"
+    assert 0.9 < found.agreement <= 1
+    assert found.tried[-1]["expected_loss"] == found.expected_loss
+    assert "times fewer" in str(found)
+    assert not hasattr(large, "compression_")
+    assert np.isnan(large.compress(X_CANCER[:100], max_parameters=5000).compression_.after.score)
+
+
+def test_the_result_is_an_ordinary_fitted_estimator(small, tmp_path):
+    small.save(tmp_path / "small.safetensors")
+    loaded = softwood.load(tmp_path / "small.safetensors")
+    np.testing.assert_array_equal(loaded.predict_proba(X_CANCER), small.predict_proba(X_CANCER))
+    assert small.feature_importances_.sum() == pytest.approx(1)
+    assert set(small.history_) == set(loaded.history_)
+
+
+def test_the_same_seed_gives_the_same_model_for_any_number_of_threads(large):
+    first, second = (large.__class__(**{**large.get_params(), "n_jobs": n_jobs}) for n_jobs in (1, 2))
+    scores = []
+    for estimator in (first, second):
+        estimator.__dict__.update({k: v for k, v in large.__dict__.items() if k.endswith("_")})
+        scores.append(estimator.compress(X_CANCER[:100], max_parameters=5000).decision_function(X_CANCER))
+    np.testing.assert_array_equal(*scores)
+
+
+def test_limits(large):
+    found = large.compress(X_CANCER[:400], max_parameters=6000).compression_
+    assert found.after.n_parameters <= 6000
+    assert [trial["n_trees"] for trial in found.tried] == [1, 2, 4][: len(found.tried)]
+    loose = large.compress(X_CANCER[:400], max_loss=10.0).compression_
+    assert loose.after.n_trees == 1
+    with pytest.raises(ValueError, match=r"max_parameters must leave room for one tree, which takes \d+ on this table"):
+        large.compress(X_CANCER[:400], max_parameters=10)
+    with pytest.raises(ValueError, match=r"max_loss must be a number above 0, or None; got -1"):
+        large.compress(X_CANCER[:400], max_loss=-1)
+    with pytest.raises(ValueError, match=r"compress needs at least 10 rows of X; got 3"):
+        large.compress(X_CANCER[:3])
+    with pytest.raises(ValueError, match=r"X and y must have the same number of rows; got 20 and 3"):
+        large.compress(X_CANCER[:20], Y_CANCER[:3])
+    with pytest.raises(NotFittedError):
+        softwood.TreeEnsembleClassifier().compress(X_CANCER)
+
+
+def test_several_targets_categories_and_missing_cells():
+    X, y = load_diabetes(return_X_y=True)
+    frame = pd.DataFrame(X[:, :4], columns=list("abcd"))
+    frame["word"] = np.where(X[:, 4] > 0, "high", "low")
+    frame.loc[::7, "a"] = np.nan
+    model = softwood.TreeEnsembleRegressor(n_members=2, max_epochs=20, random_state=0).fit(frame, np.c_[y, -y])
+    taught = model.compress(frame)
+    old, new = model.predict(frame), taught.predict(frame)
+    assert new.shape == (len(y), 2)
+    assert r2_score(old, new) > 0.97
+    assert taught.compression_.metric == "r2"
+
+
+def test_made_up_rows_mix_rows_column_by_column():
+    frame = pd.DataFrame({"n": np.arange(50.0), "c": ["a", "b"] * 25, "d": pd.date_range("2020", periods=50)})
+    model = softwood.TreeEnsembleRegressor(n_members=1, n_trees=2, max_epochs=1).fit(frame, np.arange(50.0)).model_
+    base = model.preprocessor.read(model.program.read(frame))
+    rows = made_up_rows(model.preprocessor, base, 500, np.random.default_rng(0))
+    assert rows.shape == (500, base.shape[1])
+    for column in range(base.shape[1]):
+        assert np.isin(rows[:, column], base[:, column]).all()
+    known = {row.tobytes() for row in base}
+    assert 0.3 < np.mean([row.tobytes() not in known for row in rows]) < 0.9
+    of_date = [j for j, column in enumerate(model.preprocessor.base_columns()) if column.column == 2]
+    dates = {row[of_date].tobytes() for row in base}  # parts of a date stay together
+    assert all(row[of_date].tobytes() in dates for row in rows)
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(X_CANCER[:300, :6], columns=list("abcdef"))
+    frame["kind"] = np.where(Y_CANCER[:300] == 1, "mild", "bad")
+    frame.to_csv("t.csv", index=False)
+    train = ["train", "t.csv", "-t", "kind", "-o", "m.safetensors", "--n-members", "2", "--max-epochs", "20"]
+    assert ask(capsys, *train, "--seed", "0")[0] == 0
+    code, out, _ = ask(capsys, "compress", "m.safetensors", "t.csv", "-o", "s.safetensors", "--json", "--plot", "s.svg")
+    assert code == 0
+    found = json.loads(out)
+    assert found["after"]["n_bytes"] < found["before"]["n_bytes"]
+    assert found["after"]["score"] > 0.8
+    assert "<svg" in (tmp_path / "s.svg").read_text()
+    assert softwood.load("s.safetensors").predict(frame[list("abcdef")]).shape == (300,)
+    assert ask(capsys, "compress", "m.safetensors", "t.csv", "-o", "m.safetensors")[0] != 0
+    frame.drop(columns="kind").to_csv("u.csv", index=False)  # without the target, nothing is scored
+    code, out, _ = ask(capsys, "compress", "m.safetensors", "u.csv", "-o", "s.safetensors", "--max-parameters", "5000")
+    assert code == 0
+    assert "accuracy" not in out

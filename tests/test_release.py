@@ -1,0 +1,58 @@
+"""What a release needs: one version everywhere, pinned linters, workflows that call targets which exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PINS = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE).group(1)
+
+
+@pytest.fixture
+def check_release(tmp_path, monkeypatch):
+    """The script, on a copy of the files that it reads."""
+    specification = importlib.util.spec_from_file_location("check_release", ROOT / ".ci/check_release.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    for name in ("pyproject.toml", "CHANGELOG.md", "CITATION.cff"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    return module
+
+
+def test_the_citation_has_the_version_of_the_package():
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_hooks_pin_the_linters_that_development_uses():
+    pins = re.findall(r"\[([\w-]+)==([\w.]+)\]", (ROOT / ".pre-commit-config.yaml").read_text())
+    assert {name for name, _ in pins} == {"ruff", "clang-format", "check-jsonschema"}
+    assert all(PINS[name] == version for name, version in pins)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.stem)
+def test_workflows_call_targets_of_the_makefile(path):
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    runs = re.findall(r"run: (.*)", path.read_text())
+    assert runs
+    for run in runs:
+        called = re.match(r"make ([\w-]+)", run)
+        assert called is None or called[1] in targets, run
+        assert called or run.startswith("sudo apt-get"), f"{run!r} lives in YAML alone"
+
+
+def test_a_release_is_refused_until_everything_agrees(check_release, tmp_path):
+    assert "the tag must be" in check_release.complaints("v9.9.9")[0]
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text(changelog.read_text().replace("[Unreleased]", f"[{VERSION}] - 2030-01-31"))
+    project = tmp_path / "pyproject.toml"
+    urls = '[project.urls]\nSource = "https://example.org"\nIssues = "https://example.org"\n'
+    project.write_text(re.sub(r"\[project\.urls\].*\n", urls, project.read_text(), count=1))
+    assert check_release.complaints(f"v{VERSION}") == []
+    (tmp_path / "CITATION.cff").write_text("version: 0.0.0\n")
+    assert check_release.complaints(f"v{VERSION}") == [f"CITATION.cff must say 'version: {VERSION}'"]
