@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 import numpy as np
@@ -237,3 +238,15 @@ def test_shap_can_draw_the_contributions(fitted, table):
     scores = fitted.model_.raw_scores(table.iloc[:5])
     np.testing.assert_allclose(totals.reshape(scores.shape), scores, **SINGLE)
     assert list(found.feature_names) == ["size", "colour", "city", "since"]
+
+
+def test_the_explainer_has_the_interface_of_shap(fitted, table):
+    explainer = explain.ContributionExplainer(fitted, table)
+    values = explainer.shap_values(table.iloc[:6])
+    expected = explain.column_contributions(fitted, table.iloc[:6], background=table)
+    np.testing.assert_array_equal(values.reshape(expected.values.shape), expected.values)
+    scores = fitted.model_.raw_scores(table.iloc[:6])
+    np.testing.assert_allclose((explainer.expected_value + values.sum(axis=1)).reshape(scores.shape), scores, **SINGLE)
+    assert list(explainer.feature_names) == list(table.columns)
+    if importlib.util.find_spec("shap") is not None:
+        np.testing.assert_array_equal(explainer(table.iloc[:6]).values, values)
