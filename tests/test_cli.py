@@ -53,7 +53,8 @@ def test_all_formats_give_the_same_model(folder, name, capsys, tmp_path):
     assert ask(capsys, "train", folder / name, "-t", "will they leave?", "-o", out, *QUICK)[0] == 0
     theirs, ours = (read_container(path)[1] for path in (out, folder / "model.safetensors"))
     assert theirs.keys() == ours.keys()
-    assert all(np.array_equal(theirs[key], ours[key]) for key in ours)
+    # The history holds seconds.
+    assert all(np.array_equal(theirs[key], ours[key]) for key in ours if key != "history")
 
 
 def test_the_text_output_is_a_table_of_metrics_and_the_files(capsys, tmp_path):

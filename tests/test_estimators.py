@@ -269,7 +269,7 @@ def test_eval_set_decides_the_best_epoch(form):
     best = pd.DataFrame(model.history_).query("is_best")
     assert best["epoch"].tolist() == ([0, 0] if form == "false labels" else [3, 3])
     expected = [np.average(losses, weights=weight) for losses in member_losses(model, X, y)]
-    np.testing.assert_allclose(best["validation_loss"], expected, rtol=1e-5)
+    np.testing.assert_allclose(best["validation_loss"], expected, rtol=5e-3)  # tables are rounded when training ends
 
 
 def test_eval_sets_that_do_not_fit_are_refused():

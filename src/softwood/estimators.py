@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from softwood.model.container import ModelFileError
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
+from softwood.model.parameter_counts import ParameterCounts
 from softwood.model.predictor import Predictor
 from softwood.ops import get_num_threads
 from softwood.tabular.compress import Compression, Limits, compare, compress_model
@@ -58,6 +59,8 @@ _ATTRIBUTES = """\
         no member did (with `n_members` of 4, a third of the rows). Only after `fit` without an `eval_set`.
     feature_importances_ : ndarray [p]
         Importance of each column; they sum to 1.
+    n_parameters_ : ParameterCounts
+        Weights that were `trainable`, that are `stored`, and that a row reads on average (`read`).
     n_iter_ : int
         Epochs that were trained.
     best_epoch_ : ndarray [members]
@@ -382,6 +385,12 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         check_is_fitted(self, "model_")
         return self.model_.importances
 
+    @property
+    def n_parameters_(self) -> ParameterCounts:
+        """Weights that were trainable, are stored, and are read by a row on average."""
+        check_is_fitted(self, "model_")
+        return self.model_.n_parameters
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a safetensors file, which `softwood.load` reads."""
         check_is_fitted(self, "model_")
@@ -570,9 +579,12 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     estimator = kind()
     saved = model.estimator.get("params", {})
     known = set(estimator.get_params(deep=False)) - {"n_jobs"}  # a file has no say in how many threads run
+    declared = declarations(kind)
     params = {name: saved[name] for name in known if name in saved}
+    # Earlier versions had "auto" for other parameters; theirs become the defaults.
+    params = {name: value for name, value in params.items() if value != "auto" or declared[name].domain.accepts(value)}
     try:
-        check(params, declarations(kind))
+        check(params, declared)
     except ValueError as error:
         raise ModelFileError(f"{os.fspath(path)!r} is damaged: its parameter {error}") from None
     estimator.set_params(**params)

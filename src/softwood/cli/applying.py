@@ -38,6 +38,7 @@ from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.metrics import compute_metrics
 from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, local_file, read_batches
 from softwood.cli.task import class_labels, model_columns, require_column
+from softwood.model.parameter_counts import ParameterCounts
 
 
 def evaluate(
@@ -112,6 +113,11 @@ def _batches(source: str, path: str, kinds: dict[str, str], batch_rows: int, del
     return read_batches(path, kinds, batch_rows=batch_rows, delimiter=delimiter)
 
 
+def _parameters(counts: ParameterCounts) -> dict[str, Any]:
+    read = None if np.isnan(counts.read) else round(counts.read, 1)
+    return {"trainable": counts.trainable, "stored": counts.stored, "read_by_a_row": read}
+
+
 def info(model: ModelFile, as_json: AsJson = False) -> None:
     """Say what a model file holds: task, columns, trees, training."""
     estimator = softwood.load(model)
@@ -128,7 +134,7 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
         "depth": trees.leaf_weight.shape[1].bit_length() - 1,
         "activation": trees.activation,
         "gamma": round(float(trees.gamma), 6),
-        "numbers": sum(m.trees.split_weight.size + m.trees.leaf_weight.size for m in fitted.members),
+        "parameters": _parameters(fitted.n_parameters),
         "epochs": max(fitted.history.get("epoch", []), default=-1) + 1,
         "columns": kinds_of(estimator),
     }
@@ -139,6 +145,8 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
     screen = ScreenTable("", "", show_header=False)
     for key, value in facts.items():
         if value is not None:
+            if isinstance(value, dict):
+                value = [f"{number} {name.replace('_', ' ')}" for name, number in value.items() if number is not None]
             screen.add_row(key.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
     console = Console()
     console.print(screen)

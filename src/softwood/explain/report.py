@@ -70,6 +70,7 @@ def report_data(estimator: Any, test: LearningTask) -> dict[str, Any]:
             "members": len(model.members),
             "trees in each": len(model.members[0].trees.leaf_weight),
             "depth": model.members[0].trees.leaf_weight.shape[1].bit_length() - 1,
+            "parameters stored": model.n_parameters.stored,
             "softwood": softwood.__version__,
         },
         "metrics": [

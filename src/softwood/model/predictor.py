@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from softwood import _core
 from softwood.arguments import check_activation, check_n_threads
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program
 from softwood.ops import get_num_threads
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
+from softwood.tabular.lookups import Lookup
 from softwood.tabular.table import Table, warn_of_infinity
 
 # Rows that are read at once where a table is not a matrix of numbers.
@@ -76,7 +78,8 @@ class Predictor:
             program.n_scores,
             [_native_base_column(column) for column in program.base],
             [encoding.arrays() for encoding in program.encodings.values()],
-            [_native_member(member, names.index(member.encoding)) for member in program.members],
+            [_native_lookup(lookup) for lookup in program.lookups],
+            [_native_member(member, names) for member in program.members],
             _native_head(program.head),
         )
         self._n_columns = len(program.columns)
@@ -319,16 +322,18 @@ def _native_base_column(column: BaseColumn) -> dict[str, Any]:
     return form | {"kind": _CODE}
 
 
-def _native_member(member: FoldedMember, encoding: int) -> dict[str, Any]:
+def _native_lookup(lookup: Lookup) -> dict[str, Any]:
+    return {"base_column": lookup.base_column, "knots": lookup.knots, "n_codes": lookup.n_codes}
+
+
+def _native_member(member: FoldedMember | LookupTrees, encodings: list[str]) -> dict[str, Any]:
+    form = {"activation": check_activation(member.activation), "gamma": member.gamma, "offset": member.offset}
+    if isinstance(member, LookupTrees):
+        arrays = ("table_begin", "table_column", "values", "split_bias", "leaf_weight", "step", "leaf_scale")
+        return form | {"lookups": {name: getattr(member, name) for name in arrays}}
     names = ("split_weight", "split_bias", "leaf_weight")
-    return {
-        "encoding": encoding,
-        "activation": check_activation(member.activation),
-        "gamma": member.gamma,
-        "rounder": member.rounder,
-        "offset": member.offset,
-        "trees": [{name: getattr(group, name) for name in names} for group in member.groups],
-    }
+    trees = [{name: getattr(group, name) for name in names} for group in member.groups]
+    return form | {"encoding": encodings.index(member.encoding), "rounder": member.rounder, "trees": trees}
 
 
 def _native_head(head: PredictionHead) -> dict[str, Any]:

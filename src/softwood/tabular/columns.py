@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
-from softwood.tabular.lookups import Lookups, fit_lookups
+from softwood.tabular.lookups import Lookup, Lookups, fit_lookups
 from softwood.tabular.table import DATES, Table, is_sparse
 
 # Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
@@ -79,12 +79,15 @@ class Preprocessor:
         By column number; the last row serves categories that belong to no level.
     encodings : dict of str to Encoding
         Fitted encodings by name.
+    lookups : tuple of Lookup
+        What trees of lookups read; empty in a model of linear splits.
     """
 
     columns: list[Column]
     n_target_columns: int = 1
     target_means: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     encodings: dict[str, Encoding] = field(default_factory=dict)
+    lookups: tuple[Lookup, ...] = ()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -153,15 +156,15 @@ class Preprocessor:
     ) -> Lookups | None:
         """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
 
-        The name `LOOKUP` stands alone. Its lookups are returned, and their linear form is kept; a table without any
-        column that has two values gets none. `signs` are those of `fit_lookups`.
+        The name `LOOKUP` stands alone. Its lookups are returned with their basis; a table without any column that has
+        two values gets none. `signs` are those of `fit_lookups`.
         """
         if names == (LOOKUP,):
             assert rows is not None
             assert weight is not None
             lookups = fit_lookups(base, self.roles(), n_bins=n_bins, rows=rows, weight=weight, signs=signs)
             if lookups is not None:
-                self.encodings = {LOOKUP: lookups.encoding}
+                self.lookups = tuple(column.lookup for column in lookups.columns)
                 return lookups
             self.encodings = {LOOKUP: fit_encodings(base, self.roles(), names=ENCODING_NAMES[:1])[ENCODING_NAMES[0]]}
             return None
@@ -184,6 +187,9 @@ class Preprocessor:
         arrays = {f"target_means.{j}": means for j, means in self.target_means.items()}
         for name, encoding in self.encodings.items():
             arrays |= {f"encoding.{name}.{key}": array for key, array in encoding.arrays().items()}
+        data["lookups"] = [[lookup.base_column, len(lookup.knots), lookup.n_codes] for lookup in self.lookups]
+        if self.lookups:
+            arrays["lookups.knots"] = np.concatenate([lookup.knots for lookup in self.lookups])
         return data, arrays
 
     @classmethod
@@ -203,7 +209,12 @@ class Preprocessor:
         means = {j: arrays[f"target_means.{j}"] for j, column in enumerate(columns) if column.has_many_levels}
         keys = ("source", "kind", "start", "rate", "mean", "scale")
         encodings = {name: Encoding(*(arrays[f"encoding.{name}.{k}"] for k in keys)) for name in data["encodings"]}
-        return cls(columns, int(data["n_target_columns"]), means, encodings)
+        lookups, first = [], 0
+        for base_column, n_knots, n_codes in data.get("lookups", ()):
+            knots = arrays["lookups.knots"][first : first + int(n_knots)]
+            lookups.append(Lookup(int(base_column), knots, int(n_codes)))
+            first += len(knots)
+        return cls(columns, int(data["n_target_columns"]), means, encodings, tuple(lookups))
 
 
 def learn_columns(table: Table, *, n_target_columns: int = 1) -> Preprocessor:

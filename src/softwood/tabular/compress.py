@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.model import Model
+from softwood.model.parameter_counts import count_parameters
 from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor
 from softwood.tabular.features import LOOKUP
@@ -195,13 +196,8 @@ def _sizes(limits: Limits) -> Iterator[tuple[int, float, int]]:
 
 
 def stored_parameters(model: Model) -> int:
-    """Numbers that a model stores: weights of splits that are not 0, biases and leaves."""
-    total = 0
-    for member in model.members:
-        split_weight, split_bias, leaf_weight = member.trees.folded()
-        biases = 0 if split_bias is None else split_bias.size
-        total += int(np.count_nonzero(split_weight)) + biases + leaf_weight.size + member.trees.offset.size
-    return total
+    """Numbers that a model stores; see `softwood.model.parameter_counts`."""
+    return count_parameters(model, float("nan")).stored
 
 
 def expected_loss(head: Head, scores: NDArray[np.float64], of_student: NDArray[np.float64]) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
+from softwood.model.linear_form import linear_form
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
@@ -115,8 +116,9 @@ def train(
         Evaluation sets, the last of which decides the best epoch of every member; without any, each member holds out a
         fold of the training rows.
     previous : Model, optional
-        Go on from this model, whose preprocessing then stays.
+        Go on from this model, whose preprocessing then stays; lookups become linear splits.
     """
+    previous = None if previous is None else linear_form(previous)
     metric, functions = resolve_metric(params["eval_metric"]), check_callbacks(params["callbacks"])
     deadline = None if params["time_limit"] is None else time.monotonic() + params["time_limit"]
     rng = np.random.default_rng(run.seed)
@@ -298,7 +300,8 @@ def train_on_piece(
 
 
 def restart(model: Model) -> FitResult:
-    """A fitted model as the piece before the next, without the optimiser's moments."""
+    """A fitted model as the piece before the next, with linear splits and without the optimiser's moments."""
+    model = linear_form(model)
     return FitResult(model, [TrainedMember(member.trees, best_epoch=0, best_loss=np.nan) for member in model.members])
 
 
