@@ -53,8 +53,8 @@ def _quality() -> str:
     won, tied, lost = report.wins_ties_losses(scores["softwood"] - scores["xgboost"])
     return (
         f"**Accurate without tuning.** Mean rank {ours:.2f} of 5 on {len(scores)} tables, all learners at their "
-        f"defaults; the next is {report.NAMES[best[1]]} with {best[0]:.2f}. Against XGBoost: {won} won, {tied} tied, {lost} lost "
-        "([table below](#results))."
+        f"defaults; the next is {report.NAMES[best[1]]} with {best[0]:.2f}. Against XGBoost: "
+        f"{won} won, {tied} tied, {lost} lost ([table below](#results))."
     )
 
 
@@ -64,8 +64,8 @@ def _cost_of_depth() -> str:
     every = {row["depth"]: row["forward_us"] for row in rows if row["leaves"] is None}
     low, high, dense = min(one), max(one), max(every)
     return (
-        f"**Depth is nearly free.** From depth {low} to {high} a tree has {2 ** (high - low):,} times the leaves; a row "
-        f"that reaches one of them costs {one[high] / one[low]:.1f} times as much. With all leaves reached, the "
+        f"**Depth is nearly free.** From depth {low} to {high} a tree has {2 ** (high - low):,} times the leaves; "
+        f"a row that reaches one of them costs {one[high] / one[low]:.1f} times as much. With all leaves reached, the "
         f"{2 ** (dense - low)} times of depth {dense} cost {every[dense] / every[low]:.0f} times as much "
         "(`python benchmarks/depth_scaling.py`)."
     )
@@ -83,7 +83,8 @@ def _time_of_training() -> str:
     ratios = [means[table, "logistic"] / means[table, "smooth_step_adam"] for table in tables]
     return (
         f"**Training is conditional, too.** {min(ratios):.0f} to {max(ratios):.0f} times faster at depth 10 than the "
-        f"same trees with logistic routing, on {len(tables)} tables of the paper ([the paper, run again](paper/README.md))."
+        f"same trees with logistic routing, on {len(tables)} tables of the paper "
+        "([the paper, run again](paper/README.md))."
     )
 
 
