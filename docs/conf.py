@@ -18,6 +18,7 @@ version = release = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").r
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 default_role = "code"
+suppress_warnings = ["ref.python"]  # words of docstrings that several classes have as an attribute
 
 myst_heading_anchors = 3
 napoleon_google_docstring = False
