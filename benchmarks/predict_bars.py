@@ -25,7 +25,7 @@ import numpy as np
 
 import machine
 from predict import C_DRIVER
-from softwood import ops
+from softwood.explain import usage
 from softwood.export import export
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember, Trees
@@ -64,8 +64,7 @@ def make_model(state: str, m: int, p: int = 30, d: int = 6, gamma: float = 1.0) 
 
 
 def leaves_reached(model: Model, X: np.ndarray) -> float:
-    trees = model.members[0].trees
-    return float(ops.reachability(model.inputs(X)["standard"], trees.split_weight, gamma=trees.gamma).leaves.mean())
+    return float(usage(model, X).mean_reachable_leaves[0].mean())
 
 
 def seconds(action: Callable[[], Any], repeat: int, rounds: int) -> list[float]:

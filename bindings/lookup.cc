@@ -26,6 +26,8 @@ class Columns {
     const std::int32_t* const n_knots = column_array<std::int32_t>(given, "n_knots", q);
     const std::int32_t* const n_levels = column_array<std::int32_t>(given, "n_levels", q);
     const std::uint8_t* const lazy = column_array<std::uint8_t>(given, "lazy", q);
+    const std::int32_t* const sign =
+        given.contains("monotone_sign") ? column_array<std::int32_t>(given, "monotone_sign", q) : nullptr;
     std::int64_t total = 0;
     for (std::int64_t c = 0; c < q; ++c) {
       const std::int32_t entries = n_entries.data()[c];
@@ -37,6 +39,9 @@ class Columns {
       if (lazy[c] != 0 && (n_knots[c] != 0 || n_levels[c] != entries)) {
         refuse(name + " is lazy, so it must have no knots and a level for each entry");
       }
+      if (sign != nullptr && sign[c] != 0 && (n_knots[c] < 1 || n_levels[c] > entries - n_knots[c])) {
+        refuse(name + " is monotone, so it must have knots, and no levels at them");
+      }
       columns_.push_back({.n_entries = entries,
                           .n_knots = n_knots[c],
                           .n_levels = n_levels[c],
@@ -45,7 +50,8 @@ class Columns {
                           .ramp_mean = nullptr,
                           .linear = nullptr,
                           .level_scale = nullptr,
-                          .level_mean = nullptr});
+                          .level_mean = nullptr,
+                          .monotone_sign = sign != nullptr ? sign[c] : 0});
       total += entries;
     }
     const float* const ramp_scale = copy(given, "ramp_scale", total);
@@ -253,91 +259,6 @@ void make_cells(const nb::dict& given, const Matrix<float>& base, const Output<s
   lookup_cells(sources, rows, cells.data(), n_threads);
 }
 
-// Fitted trees with their columns, for checks.
-class PredictingTrees {
- public:
-  PredictingTrees(const nb::dict& settings, const nb::dict& column_arrays, const nb::dict& arrays,
-                  const nb::object& given_sources)
-      : columns_(column_arrays), predictor_(trees_of(settings, arrays, given_sources)) {}
-
-  void scores(const Input<std::uint32_t, 2>& cells, const Output<float, 2>& scores,
-              const std::optional<Output<std::int32_t, 1>>& leaves, int n_threads) const {
-    const auto n = static_cast<std::int64_t>(cells.shape(0));
-    require(has_shape(cells, {n, predictor_.n_columns()}), "cells must have one column per lookup column");
-    check_outputs(n, scores, leaves, n_threads);
-    for (std::int64_t i = 0; i < n; ++i) columns_.check_row(cells.data(), i);
-    nb::gil_scoped_release unlocked;
-    predictor_.scores(cells.data(), n, scores.data(), data_or_null(leaves), n_threads);
-  }
-
-  void scores_of_base(const Matrix<float>& base, const Output<float, 2>& scores,
-                      const std::optional<Output<std::int32_t, 1>>& leaves, int n_threads) const {
-    require(!sources_.empty(), "without sources, scores need cells");
-    const Rows<float> rows = base_of(base, sources_);
-    check_outputs(rows.n_rows, scores, leaves, n_threads);
-    nb::gil_scoped_release unlocked;
-    predictor_.scores_of_base(rows, scores.data(), data_or_null(leaves), n_threads);
-  }
-
- private:
-  LookupTrees trees_of(const nb::dict& settings, const nb::dict& arrays, const nb::object& given_sources) {
-    const auto block_columns = nb::cast<AnyInput<std::int32_t>>(arrays["block_columns"], false);
-    LookupTrees trees{};
-    trees.shape = shape_of(settings, block_columns);
-    columns_.check_block_columns(block_columns);
-    const auto leaf_weight = nb::cast<Input<float, 3>>(arrays["leaf_weight"], false);
-    trees.n_outputs = static_cast<std::int64_t>(leaf_weight.shape(1));
-    const std::int64_t n_blocks = trees.shape.n_trees * trees.shape.n_blocks();
-    const std::int64_t n_rows =
-        n_value_rows(columns_.all(), block_columns.data(), static_cast<std::int64_t>(block_columns.size()));
-    require(trees.n_outputs >= 1 && has_shape(leaf_weight, {trees.shape.n_trees * trees.shape.n_leaf_blocks(),
-                                                            trees.n_outputs, kBlockLanes}),
-            "leaf_weight must be [trees * leaf blocks, k, 16]");
-    trees.columns = columns_.all();
-    trees.block_columns = block_columns.data();
-    trees.values = read_only(arrays, "values", {n_rows, kBlockLanes});
-    trees.split_bias = read_only(arrays, "split_bias", {n_blocks, kBlockLanes});
-    trees.leaf_weight = leaf_weight.data();
-    trees.offset = read_only(arrays, "offset", {trees.n_outputs});
-    trees.activation = choice(settings, "activation", static_cast<Activation>(kActivations - 1));
-    trees.gamma = static_cast<float>(setting<double>(settings, "gamma"));
-    require(trees.gamma > 0, "gamma must be positive");
-    if (!given_sources.is_none()) trees.sources = sources_of(nb::cast<nb::dict>(given_sources));
-    sources_ = trees.sources;
-    check_sources();
-    return trees;
-  }
-
-  static const float* read_only(const nb::dict& arrays, const char* name, std::initializer_list<std::int64_t> shape) {
-    const auto array = nb::cast<AnyInput<float>>(arrays[name], false);
-    if (!has_shape(array, shape)) refuse(std::string("array ") + name + " has the wrong shape");
-    return array.data();
-  }
-
-  void check_sources() const {
-    if (sources_.empty()) return;
-    require(sources_.size() == columns_.all().size(), "there must be a source per lookup column");
-    for (std::size_t c = 0; c < sources_.size(); ++c) {
-      const LookupColumn& column = columns_.all()[c];
-      const LookupSource& source = sources_[c];
-      const auto n_entries = static_cast<std::uint32_t>(column.n_entries);
-      require(source.n_knots == static_cast<std::uint32_t>(column.n_knots) && source.n_codes <= n_entries &&
-                  source.missing_entry < n_entries && source.unseen_entry < n_entries,
-              "a source does not fit its lookup column");
-    }
-  }
-
-  void check_outputs(std::int64_t n, const Output<float, 2>& scores,
-                     const std::optional<Output<std::int32_t, 1>>& leaves, int n_threads) const {
-    require(has_shape(scores, {n, predictor_.n_outputs()}) && n_threads >= 1, "scores has the wrong shape");
-    require(!leaves || has_shape(*leaves, {n}), "leaves must have the rows of cells");
-  }
-
-  Columns columns_;
-  std::vector<LookupSource> sources_;  // for checks: their knots are gone
-  LookupPredictor predictor_;
-};
-
 }  // namespace
 
 void bind_lookup(nb::module_& module) {
@@ -348,13 +269,6 @@ void bind_lookup(nb::module_& module) {
   module.def("lookup_values", &build_values, "columns"_a, "block_columns"_a.noconvert(), "table"_a.noconvert(),
              "values"_a.noconvert(), "n_threads"_a);
   module.def("lookup_cells", &make_cells, "sources"_a, "base"_a.noconvert(), "cells"_a.noconvert(), "n_threads"_a);
-  nb::class_<PredictingTrees>(module, "LookupTrees")
-      .def(nb::init<const nb::dict&, const nb::dict&, const nb::dict&, const nb::object&>(), "settings"_a, "columns"_a,
-           "arrays"_a, "sources"_a.none())
-      .def("scores", &PredictingTrees::scores, "cells"_a.noconvert(), "scores"_a.noconvert(),
-           "leaves"_a.noconvert().none(), "n_threads"_a)
-      .def("scores_of_base", &PredictingTrees::scores_of_base, "base"_a.noconvert(), "scores"_a.noconvert(),
-           "leaves"_a.noconvert().none(), "n_threads"_a);
 }
 
 }  // namespace softwood::bindings

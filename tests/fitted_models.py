@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 import softwood
+from softwood import reference
 from softwood.training.losses import Loss
 
 SMALL = {"n_members": 2, "n_trees": 6, "depth": 4, "max_epochs": 8, "random_state": 0, "n_jobs": 1}
@@ -94,3 +95,21 @@ def predictions(name: str, X) -> np.ndarray:
     model = fitted(name).model_
     values = model.predict(X) if model.head.classes is None else model.predict_proba(X)
     return values.reshape(len(X), -1)
+
+
+def reference_scores(model, X) -> np.ndarray:
+    """Raw scores in float64, from the split values that explanations see."""
+    total = 0.0
+    for member, rows_of_member in zip(model.members, model.rows(X), strict=True):
+        for tree in range(rows_of_member.n_trees):
+            reach = leaf_probabilities(rows_of_member, tree)
+            total = total + reach @ rows_of_member.leaf_weight[tree]
+        total = total + member.trees.offset
+    return total / len(model.members)
+
+
+def leaf_probabilities(rows_of_member, tree) -> np.ndarray:
+    """Probabilities of reaching each leaf of a tree [n, 2^d]."""
+    t = rows_of_member.split_values(tree)
+    routing = reference.route(t, rows_of_member.activation, rows_of_member.gamma)
+    return reference.reach_probability(routing.left, routing.right)[:, t.shape[1] :]

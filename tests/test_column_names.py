@@ -37,7 +37,7 @@ def torch_read(fitted):
 
 READERS = {
     "Model.predict": lambda fitted: fitted.model_.predict,
-    "Model.inputs": lambda fitted: lambda X: next(iter(fitted.model_.inputs(X).values())),
+    "Model.rows": lambda fitted: lambda X: fitted.model_.rows(X)[0].split_values(0),
     "Predictor.predict": lambda fitted: fitted.predictor().predict,
     "column_contributions": lambda fitted: lambda X: explain.column_contributions(fitted, X).values,
     "decision_path": lambda fitted: lambda X: explain.decision_path(fitted, X, row=3).raw_scores,

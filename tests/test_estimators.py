@@ -152,9 +152,15 @@ def test_column_names_and_order_are_checked():
         model.predict(X_CANCER[:, :3])
 
 
-def test_infinity_is_refused():
-    with pytest.raises(ValueError, match="infinity in column 'x1'"):
-        TreeEnsembleClassifier(**QUICK).fit([[0.0, np.inf], [1.0, 2.0]], [0, 1])
+def test_infinity_is_beyond_all_other_values():
+    X = np.arange(40.0)[:, None]
+    X[-1] = np.inf
+    with pytest.warns(UserWarning, match="Column 'x0' holds infinities"):
+        model = TreeEnsembleClassifier(**QUICK).fit(X, np.arange(40) > 20)
+    for rows in ([[np.inf], [1.0]], pd.DataFrame({"x": [np.inf, 1.0]}).to_numpy(), [[np.float32(np.inf)], [1]]):
+        with pytest.warns(UserWarning, match="Column 'x0' holds infinities"):
+            found = model.predict_proba(rows)
+        np.testing.assert_array_equal(found, model.predict_proba([[1e30], [1.0]]))
 
 
 # Targets ------------------------------------------------------------------------------------------------------------
@@ -263,7 +269,7 @@ def test_eval_set_decides_the_best_epoch(form):
     best = pd.DataFrame(model.history_).query("is_best")
     assert best["epoch"].tolist() == ([0, 0] if form == "false labels" else [3, 3])
     expected = [np.average(losses, weights=weight) for losses in member_losses(model, X, y)]
-    np.testing.assert_allclose(best["validation_loss"], expected, rtol=1e-5)
+    np.testing.assert_allclose(best["validation_loss"], expected, rtol=5e-3)  # tables are rounded when training ends
 
 
 def test_eval_sets_that_do_not_fit_are_refused():

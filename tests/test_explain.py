@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 import numpy as np
@@ -10,8 +11,13 @@ import pytest
 
 import softwood
 from softwood import explain, ops
-from softwood.explain.split_rules import SplitRule, feature_name, split_rule
+from softwood.explain.split_rules import SplitRule, _table_terms, feature_name, split_rule
 from softwood.model.importance import shared_stakes
+from softwood.model.lookup_trees import LookupTrees, round_tables
+from softwood.model.member_rows import _LinearRows
+from softwood.model.program import Link, PredictionHead, Program, TableColumn
+from softwood.tabular.base_columns import Code, Value
+from softwood.tabular.lookups import Lookup
 
 SMALL = {"n_members": 2, "n_trees": 3, "depth": 3, "max_epochs": 15, "random_state": 0, "gamma": 0.5}
 SMALL |= {"learning_rate": 0.03, "max_features": 1.0}
@@ -57,10 +63,11 @@ def test_contributions_of_trees_add_up_to_raw_scores(fitted, table):
 def test_a_path_holds_reached_nodes_only_as_the_core_counts_them(fitted, table):
     model = fitted.model_
     path = explain.decision_path(fitted, table, 3)
-    inputs = model.inputs(table.iloc[[3]])
-    for i, (member, (w, b, _)) in enumerate(zip(model.members, model.folded, strict=True)):
-        x = inputs[member.encoding].astype(np.float64)
-        counts = ops.reachability(x, w, split_bias=b, gamma=member.trees.gamma)
+    for i, rows in enumerate(model.rows(table.iloc[[3]])):
+        m, n_splits = rows.leaf_weight.shape[0], rows.leaf_weight.shape[1] - 1
+        t = np.column_stack([rows.split_values(tree) for tree in range(m)])
+        splits = np.eye(m * n_splits).reshape(m, n_splits, -1)  # each reads one split value
+        counts = ops.reachability(t, splits, gamma=rows.gamma)
         ways = [way for way in path.trees if way.member == i]
         assert [len(way.leaf_contributions) for way in ways] == counts.leaves[0].tolist()
         assert [len(way.left) for way in ways] == counts.internal_nodes[0].tolist()
@@ -109,7 +116,9 @@ def test_stakes_are_shared_by_the_variance_of_each_columns_part_of_a_split():
     rng = np.random.default_rng(0)
     x, weight, stakes = rng.normal(size=(50, 5)), rng.normal(size=(3, 7, 5)), rng.random((3, 7))
     weight[0, 0] = 0  # a split without weights has nothing to share
-    found = shared_stakes(stakes, x, weight, np.array([0, 2, 2, 0, 1]), 4)
+    rows = object.__new__(_LinearRows)
+    rows._x, rows._weight, rows._column, rows.n_columns = x, weight, np.array([0, 2, 2, 0, 1]), 4
+    found = shared_stakes(stakes, rows)
     parts = [[0, 3], [4], [1, 2], []]
     variance = [np.einsum("np,mip->nmi", x[:, inputs], weight[:, :, inputs]).var(axis=0) for inputs in parts]
     stakes[0, 0] = 0
@@ -120,20 +129,41 @@ def test_stakes_are_shared_by_the_variance_of_each_columns_part_of_a_split():
 
 def test_rules_have_the_units_of_the_table(fitted, table):
     """The terms of a rule, computed by hand from cells of the table, give the split's t."""
-    model = fitted.model_
-    for member in (0, 1):
-        encoding = model.members[member].encoding
-        w, b, _ = model.folded[member]
+    settings = {"n_members": 1, "n_trees": 2, "depth": 2, "max_epochs": 5, "random_state": 0}
+    linear = softwood.TreeEnsembleRegressor(**settings, encoding="standard").fit(table, np.arange(len(table)))
+    for model in (fitted.model_, linear.model_):
         for row in (0, 1, 2):
             one = table.iloc[[row]]
-            x = model.inputs(one)[encoding][0].astype(np.float64)
+            t = model.rows(one)[0].split_values(0)[0]
             base = model.preprocessor.read(softwood.tabular.table.read_table(one, kinds=model.preprocessor.kinds))[0]
-            bias = 0.0 if b is None else b[0, 0]
-            rule = split_rule(model.program, encoding, w[0, 0], bias, 0.5, base, 0.5)
-            assert rule.score - rule.threshold == pytest.approx(w[0, 0] @ x + bias, abs=2e-3)
+            rule = split_rule(model, 0, 0, 0, base, 0.5)
+            assert rule.score - rule.threshold == pytest.approx(t[0], abs=2e-3)
             size = [term for term in rule.terms if term.name == "size"]
-            if size and not np.isnan(one["size"].iloc[0]):
+            if size and not size[0].shape and not np.isnan(one["size"].iloc[0]):
                 assert size[0].value == pytest.approx(one["size"].iloc[0], rel=1e-5)
+
+
+def test_the_effect_of_a_column_is_one_term_with_its_range():
+    """A number, a category and a date in a split, by hand."""
+    columns = (TableColumn("age", "numeric"), TableColumn("colour", "category"), TableColumn("since", "datetime"))
+    base = (Value(0, 10.0, 2.0), Code(1, ("blue", "red")), Value(2))
+    knots = np.array([0, 5, 25], dtype=np.float32)
+    lookups = (Lookup(0, knots), Lookup(1, knots[:0], 2), Lookup(2, knots * np.float32(86_400)))
+    tables = [np.array([-0.25, 0.5, 0.125, 2]), np.array([0.5, -0.5, 0]), np.array([0, 1, 0.5, 0.25])]
+    arrays, step = round_tables([(0, c, values) for c, values in enumerate(tables)], 1, 1.0)
+    zero, leaves = np.zeros((1, 1), np.float32), np.array([[[1.0], [0.0]]], np.float32)
+    trees = LookupTrees(**arrays, split_bias=zero, leaf_weight=leaves, offset=zero[0], step=step, gamma=1.0,
+                        activation="smooth_step", n_trainable=0)  # fmt: skip
+    program = Program(
+        columns, base, {}, (trees,), PredictionHead(Link.IDENTITY, None, zero[0], zero[0]), lookups=lookups
+    )
+    terms = _table_terms(program, trees, 0, np.array([2.5, 1, np.nan], dtype=np.float32))
+    assert [str(term) for term in terms] == [
+        "age (from -0.25 at 10 to 0.5 at 20, 2 where missing)",
+        "colour (from 0.5 at 'blue' to -0.5 at 'red')",
+        "since (from 0 at 1970-01-01 to 1 at 1970-01-06)",
+    ]
+    assert [term.value for term in terms] == [0.125, -0.5, 0.25]
 
 
 def test_a_rule_says_which_way_and_why():
@@ -154,7 +184,8 @@ def test_parts_of_dates_are_named():
     """A date has units of its own: days where the date itself is meant, hours and weekdays where a part of it is."""
     when = pd.date_range("2024-01-01", periods=400, freq="7h")
     table = pd.DataFrame({"when": when, "x": np.arange(400.0)})
-    fitted = softwood.TreeEnsembleClassifier(n_trees=2, max_epochs=1, random_state=0).fit(table, when.hour > 11)
+    settings = {"n_trees": 2, "max_epochs": 1, "random_state": 0, "encoding": "piecewise"}
+    fitted = softwood.TreeEnsembleClassifier(**settings).fit(table, when.hour > 11)
     program = fitted.model_.program
     names = {
         feature_name(program, encoding, f)
@@ -163,7 +194,7 @@ def test_parts_of_dates_are_named():
     }
     weekdays = {name for name in names if name.startswith("[weekday of when from ")}
     assert "[weekday of when from Monday to Tuesday]" in weekdays
-    assert len(weekdays) == 6
+    assert len(weekdays) == 7  # and one from Monday to Sunday
     dates = [name for name in names if name.startswith("[when from ")]
     assert dates
     assert all(re.fullmatch(r"\[when from 2024-\d\d-\d\d to 2024-\d\d-\d\d\]", name) for name in dates)
@@ -207,3 +238,15 @@ def test_shap_can_draw_the_contributions(fitted, table):
     scores = fitted.model_.raw_scores(table.iloc[:5])
     np.testing.assert_allclose(totals.reshape(scores.shape), scores, **SINGLE)
     assert list(found.feature_names) == ["size", "colour", "city", "since"]
+
+
+def test_the_explainer_has_the_interface_of_shap(fitted, table):
+    explainer = explain.ContributionExplainer(fitted, table)
+    values = explainer.shap_values(table.iloc[:6])
+    expected = explain.column_contributions(fitted, table.iloc[:6], background=table)
+    np.testing.assert_array_equal(values.reshape(expected.values.shape), expected.values)
+    scores = fitted.model_.raw_scores(table.iloc[:6])
+    np.testing.assert_allclose((explainer.expected_value + values.sum(axis=1)).reshape(scores.shape), scores, **SINGLE)
+    assert list(explainer.feature_names) == list(table.columns)
+    if importlib.util.find_spec("shap") is not None:
+        np.testing.assert_array_equal(explainer(table.iloc[:6]).values, values)

@@ -169,7 +169,9 @@ def test_out_of_fold_predictions_are_those_of_the_member_that_held_the_row_out(r
         alone.members = [model.model_.members[i]]
         held_out = member.validation.rows
         np.testing.assert_allclose(
-            model.oof_prediction_[held_out], alone.predict_proba(X_CANCER[held_out]), rtol=1e-4, atol=1e-6
+            model.oof_prediction_[held_out],
+            alone.predict_proba(X_CANCER[held_out]),
+            atol=1e-2,  # tables are rounded
         )
 
 

@@ -7,19 +7,17 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import softwood
-from fitted_models import fitted, numbers, rows
+from fitted_models import fitted, leaf_probabilities, numbers, rows
 from softwood.model.harden import HARD_GAMMA, HardeningCost
 
 
 def leaves_reached(estimator, X):
-    model = estimator.model_
-    inputs = model.inputs(X)
-    counts = []
-    for member in model.members:
-        split_weight, split_bias, _ = member.trees.folded()
-        options = {"split_bias": split_bias, "gamma": member.trees.gamma, "activation": member.trees.activation}
-        counts.append(softwood.ops.reachability(inputs[member.encoding], split_weight, **options).leaves)
-    return np.concatenate(counts, axis=1)
+    counts = [
+        np.count_nonzero(leaf_probabilities(member, tree), axis=1)
+        for member in estimator.model_.rows(X)
+        for tree in range(member.n_trees)
+    ]
+    return np.stack(counts, axis=1)
 
 
 @pytest.mark.parametrize("name", ["binary", "logistic", "smoother", "batch_norm", "targets"])

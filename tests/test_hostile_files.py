@@ -111,22 +111,21 @@ def interrupted(request, tmp_path):
     path, X = tmp_path / "run.checkpoint", table()
     options = {**TINY, **CHECKPOINTS[request.param], "max_epochs": 4, "patience": None}
 
-    def resume():
+    def resume(every=30.0):
         model = softwood.TreeEnsembleRegressor(**options)
-        return model.fit(X, np.arange(40.0), checkpoint=path, resume=True)
+        return model.fit(X, np.arange(40.0), checkpoint=path, resume=True, checkpoint_every=every)
 
     from softwood.training import loop
 
     write, written = loop.write_checkpoint, []
 
-    def keep_second(target, config, members, states, next_epoch):
-        write(target, config, members, states, next_epoch)
+    def keep_second(target, *state):
+        write(target, *state)
         written.append(path.read_bytes())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "write_checkpoint", keep_second)
-        patch.setattr(loop.fit_members, "__kwdefaults__", {**loop.fit_members.__kwdefaults__, "checkpoint_every": 0.0})
-        resume()
+        resume(every=0.0)
     path.write_bytes(written[1])
     return path, resume
 

@@ -167,7 +167,7 @@ def test_help_says_what_is_declared(capsys, monkeypatch):
 def test_options_reach_the_estimator(capsys, tmp_path, monkeypatch):
     seen = {}
 
-    def fit(estimator, training):
+    def fit(estimator, training, checkpoint, resume):
         seen.update(estimator.get_params())
         raise ValueError("enough")
 

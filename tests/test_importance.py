@@ -9,6 +9,18 @@ import pytest
 import softwood
 from softwood import reference
 from softwood.model.importance import column_importances, split_stakes
+from softwood.model.member_rows import MemberRows
+
+
+class GivenRows(MemberRows):
+    """Linear splits of given weights."""
+
+    def __init__(self, x, split_weight, split_bias, leaf_weight, activation, gamma):
+        self.leaf_weight, self.activation, self.gamma = leaf_weight, activation, gamma
+        self.t = np.einsum("np,mip->nmi", x, split_weight) + (0 if split_bias is None else split_bias)
+
+    def split_values(self, tree):
+        return self.t[:, tree]
 
 
 def stakes_by_definition(x, split_weight, split_bias, leaf_weight, activation, gamma):
@@ -50,7 +62,7 @@ def test_stakes_are_those_of_the_definition(activation, bias):
     rng = np.random.default_rng(0)
     x, split_weight, leaf_weight = (rng.normal(size=shape) for shape in ((40, 3), (2, 7, 3), (2, 8, 2)))
     arguments = (x, split_weight, rng.normal(size=(2, 7)) if bias else None, leaf_weight, activation, 4.0)
-    found = split_stakes(*arguments)
+    found = split_stakes(GivenRows(*arguments))
     assert found.min() > 0
     np.testing.assert_allclose(found, stakes_by_definition(*arguments), rtol=1e-10)
 
@@ -60,7 +72,7 @@ def test_very_deep_trees_are_judged_by_fewer_rows(monkeypatch):
     x, split_weight, leaf_weight = (rng.normal(size=shape) for shape in ((60, 3), (1, 7, 3), (1, 8, 2)))
     for n_floats, n_rows in ((1, 16), (16 * 20, 20), (16 * 1000, 60)):
         monkeypatch.setattr("softwood.model.importance._MAX_FLOATS", n_floats)
-        found = split_stakes(x, split_weight, None, leaf_weight, "smooth_step", 1.0)
+        found = split_stakes(GivenRows(x, split_weight, None, leaf_weight, "smooth_step", 1.0))
         expected = stakes_by_definition(x[:n_rows], split_weight, None, leaf_weight, "smooth_step", 1.0)
         np.testing.assert_allclose(found, expected, rtol=1e-10)
 
@@ -85,3 +97,10 @@ def test_rows_for_importances_are_few_and_a_model_without_splits_has_none():
     for member in model.members:
         member.trees.leaf_weight[:] = 1.0
     np.testing.assert_array_equal(column_importances(model, base), np.zeros(3))
+
+
+def test_importance_stakes_by_hand():
+    """One split, x = -1, 0 or 1 with gamma 1: S = 0, 1/2, 1, leaves 3 apart: mean |S - 1/2| * 3 = 1."""
+    x = np.array([[-1.0], [0.0], [1.0]])
+    stakes = split_stakes(GivenRows(x, np.ones((1, 1, 1)), None, np.array([[[0.0], [3.0]]]), "smooth_step", 1.0))
+    np.testing.assert_allclose(stakes, [[1.0]])

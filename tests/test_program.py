@@ -1,7 +1,8 @@
 """Random prediction programs: every back end against the NumPy interpreter.
 
 A program is drawn as a model, so that lowering it is tested, too: columns of all kinds, base columns, features of all
-kinds, trees of several depths and activations with and without batch normalisation, and every head. Its cells are
+kinds, trees of several depths and activations with and without batch normalisation, trees of lookups, and every head.
+Its cells are
 numbers, dates, codes, missing and far outside. The native predictor, compiled C, ONNX and PyTorch must then give what
 `Program.interpret` gives.
 """
@@ -24,13 +25,15 @@ from hypothesis import strategies as st
 
 from softwood.arguments import ACTIVATIONS
 from softwood.export import export
+from softwood.model.lookup_trees import LookupTrees, round_tables
 from softwood.model.model import Model
 from softwood.model.parts import BatchNorm, Head, ModelMember, Trees
 from softwood.model.predictor import Predictor
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program, TableColumn, TreeGroup
 from softwood.tabular.base_columns import CalendarPart, CalendarUnit, Code, TargetMean, Value
 from softwood.tabular.columns import MAX_ONE_HOT_LEVELS, Column, Preprocessor
-from softwood.tabular.features import ENCODING_NAMES, Encoding, FeatureKind
+from softwood.tabular.features import ENCODING_NAMES, LOOKUP, Encoding, FeatureKind
+from softwood.tabular.lookups import Lookup
 from softwood.training.losses import Loss
 
 COMPILER = shutil.which("cc")
@@ -133,6 +136,49 @@ def members(draw, rng, encodings, n_scores):
 
 
 @st.composite
+def lookups(draw, rng, base_columns, base):
+    """Lookups of some base columns [n, q], with knots among their values."""
+    found = []
+    for b, column in enumerate(base_columns):
+        if draw(st.booleans()) and found:
+            continue
+        if isinstance(column, Code):
+            found.append(Lookup(b, np.zeros(0, np.float32), draw(st.integers(0, len(column.levels)))))
+            continue
+        usual = np.unique(base[2:, b][~np.isnan(base[2:, b])])
+        usual = usual if len(usual) > 1 else np.array([-1, 0.5], dtype=np.float32)
+        n_knots = draw(st.integers(2, min(9, len(usual))))
+        found.append(Lookup(b, np.sort(rng.choice(usual, n_knots, replace=False)).astype(np.float32)))
+    return tuple(found)
+
+
+@st.composite
+def lookup_members(draw, rng, lookups, n_scores):
+    m, d = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    gamma = draw(st.sampled_from([0.3, 1.0, 2.5]))
+    scale = gamma * draw(st.sampled_from([0.3, 1.0, 1e-3]))
+    n_splits = m * (2**d - 1)
+    tables = [
+        (split, c, rng.normal(size=lookup.n_entries) * scale)
+        for split in range(n_splits)
+        for c, lookup in enumerate(lookups)
+        if rng.random() < 0.5
+    ]
+    arrays, step = round_tables(tables, n_splits, gamma)
+    trees = LookupTrees(
+        **arrays,
+        split_bias=(rng.normal(size=(m, 2**d - 1)) * gamma / 3).astype(np.float32),
+        leaf_weight=rng.normal(size=(m, 2**d, n_scores)).astype(np.float32),
+        offset=rng.normal(size=n_scores).astype(np.float32),
+        step=step,
+        gamma=gamma,
+        activation=draw(st.sampled_from(sorted(ACTIVATIONS))),
+        n_trainable=0,
+    )
+    return ModelMember(LOOKUP, trees.without_idle_tables(lookups) if draw(st.booleans()) else trees)
+
+
+@st.composite
 def heads(draw, rng):
     """A head, and the number of scores that it needs."""
     kind = draw(st.sampled_from(["quantile", "binary", "multiclass", "squared_error", "poisson"]))
@@ -160,7 +206,10 @@ def cases(draw):
     base = np.column_stack([b.read(cells[:, b.column]) for b in preprocessor.base_columns()])
     preprocessor.encodings = {name: draw(encodings(rng, base)) for name in ENCODING_NAMES}
     head, n_scores = draw(heads(rng))
-    chosen = [draw(members(rng, preprocessor.encodings, n_scores)) for _ in range(draw(st.integers(1, 3)))]
+    preprocessor.lookups = draw(lookups(rng, preprocessor.base_columns(), base))
+    kinds = draw(st.sampled_from([[members], [lookup_members], [members, lookup_members]]))
+    parts = {members: preprocessor.encodings, lookup_members: preprocessor.lookups}
+    chosen = [draw(kind(rng, parts[kind], n_scores)) for kind in kinds * draw(st.integers(1, 2))]
     table = pd.DataFrame({column.name: as_labels(column, cells[:, j]) for j, column in enumerate(table_columns)})
     return Case(Model(preprocessor, chosen, head), cells, table)
 
@@ -229,7 +278,9 @@ def check_torch(case, scores):
 
     module = from_model(case.model)
     with torch.no_grad():
-        assert_close(module(module.read(case.table)).numpy(), scores, 1e-4)
+        # Fractions between the knots of lookups are not rounded.
+        tolerance = 1e-3 if case.model.preprocessor.lookups else 1e-4
+        assert_close(module(module.read(case.table)).numpy(), scores, tolerance)
 
 
 @settings(max_examples=80)

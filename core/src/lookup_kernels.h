@@ -138,7 +138,5 @@ struct LookupTrainingKernels {
 };
 
 SOFTWOOD_DECLARE_TABLE(LookupTrainingKernels, lookup_training_kernels)
-// These give the same bits on every instruction set.
-SOFTWOOD_DECLARE_TABLE(LookupKernels, lookup_predictor_kernels)
 
 }  // namespace softwood

@@ -1,146 +1,132 @@
-// Prediction by trees of lookups: rows in slices, each of which one thread follows through all trees.
+#include "lookup_predictor.h"
+
 #include <algorithm>
 #include <cmath>
-#include <utility>
-
-#include "lookup_layout.h"
-#include "softwood/lookup.h"
-#include "softwood/thread_pool.h"
+#include <limits>
 
 namespace softwood {
 namespace {
 
-constexpr std::int64_t kSlice = 128;  // rows
-
-// Entry and fraction of one value. Comparisons with NaN are false.
-std::uint32_t cell_of(const LookupSource& source, float value) {
-  if (std::isnan(value)) return source.missing_entry;
-  if (source.n_knots == 0) {
-    const bool known = value >= 0 && value < float(source.n_codes) && value == std::trunc(value);
-    return known ? static_cast<std::uint32_t>(value) : source.unseen_entry;
-  }
-  const float* const knots = source.knots;
-  const std::uint32_t last = source.n_knots - 1;
-  if (!(value > knots[0])) return 0;
-  if (value >= knots[last]) return last;
-  const auto above = static_cast<std::uint32_t>(std::upper_bound(knots, knots + last, value) - knots);
-  const double low = double(knots[above - 1]), high = double(knots[above]);
-  const double fraction = (double(value) - low) / (high - low);
-  return (above - 1) | static_cast<std::uint32_t>(std::lrint(fraction * 65535)) << 16;
-}
+constexpr std::uint32_t kLineBytes = 64;
 
 }  // namespace
 
-struct LookupPredictor::State {
-  LookupLayout layout;
-  LookupRows values;
-  std::vector<float> leaf_weight, offset;
-  Activation activation;
-  float gamma;
-  std::vector<LookupSource> sources;
-  std::vector<std::vector<float>> knots;  // that the sources point to
-
-  LookupForest forest() const {
-    return {.layout = &layout,
-            .kernels = &lookup_predictor_kernels(),
-            .values = values.data(),
-            .table = nullptr,
-            .bias = nullptr,
-            .build = nullptr,
-            .leaf_weight = leaf_weight.data(),
-            .n_outputs = static_cast<std::int64_t>(offset.size()),
-            .activation = activation,
-            .gamma = gamma};
-  }
-
-  // `fill(first, count, cells)` writes the cells of rows first, ..., first + count - 1.
-  template <typename Fill>
-  void score_slices(std::int64_t n_rows, float* scores, std::int32_t* leaves, int n_threads, const Fill& fill) const {
-    const LookupForest forest = this->forest();
-    const std::int64_t k = forest.n_outputs;
-    parallel_for((n_rows + kSlice - 1) / kSlice, n_threads, [&](std::int64_t slice) {
-      const std::int64_t first = slice * kSlice, count = std::min(kSlice, n_rows - first);
-      thread_local Arena arena;
-      const Arena::Mark before = arena.mark();
-      LookupCell* const cells = arena.allocate<LookupCell>(count * layout.n_columns());
-      fill(first, count, cells);
-      if (leaves != nullptr) std::fill_n(leaves + first, count, 0);
-      score_samples(forest, cells, count, offset.data(), scores + first * k,
-                    leaves != nullptr ? leaves + first : nullptr, arena);
-      arena.release(before);
-    });
-  }
-};
-
-LookupPredictor::LookupPredictor(const LookupTrees& trees) {
-  // Only the numbers of entries and knots are needed: values are given.
-  LookupLayout layout(trees.shape, trees.columns, trees.block_columns, false);
-  const LookupShape& shape = trees.shape;
-  const std::int64_t n_blocks = layout.n_blocks(), k = trees.n_outputs;
-  LookupRows values(layout.n_value_rows());
-  const float* from = trees.values;
-  for (std::int64_t b = 0; b < n_blocks; ++b) {
-    const LookupLayout::Block& block = layout.block(b);
-    lookup_training_kernels().build_bias(layout.view(b, nullptr).n_levels, trees.split_bias + b * kBlockLanes,
-                                         values.row(block.value_begin));
-    const std::int64_t n_floats = (block.n_value_rows - 2) * kBlockLanes;
-    std::copy_n(from, n_floats, values.row(block.value_begin + 1));
-    from += n_floats;
-  }
-  const std::int64_t n_leaf_blocks = shape.n_trees * shape.n_leaf_blocks();
-  state_ = std::make_unique<State>(
-      State{std::move(layout),
-            std::move(values),
-            std::vector<float>(trees.leaf_weight, trees.leaf_weight + n_leaf_blocks * k * kBlockLanes),
-            std::vector<float>(trees.offset, trees.offset + k),
-            trees.activation,
-            trees.gamma,
-            trees.sources,
-            {}});
-  for (LookupSource& source : state_->sources) {
-    state_->knots.emplace_back(source.knots, source.knots + source.n_knots);
-    source.knots = state_->knots.back().data();
+CellReader::CellReader(const LookupInput& input)
+    : base_column_(input.base_column),
+      n_knots_(static_cast<std::uint32_t>(input.knots.size())),
+      n_codes_(static_cast<std::uint32_t>(input.n_codes)),
+      half_(0),
+      knots_(input.knots),
+      rate_(input.knots.size(), 0.0F) {
+  while (2 * half_ < n_knots_) half_ = half_ == 0 ? 1 : 2 * half_;
+  if (n_knots_ < 2) half_ = 0;
+  knots_.resize(std::max<std::size_t>(1, 2 * half_), std::numeric_limits<float>::infinity());
+  for (std::uint32_t i = 0; i + 1 < n_knots_; ++i) {
+    const double rate = kOneFraction / (double(knots_[i + 1]) - double(knots_[i]));
+    rate_[i] = float(std::min(rate, double(std::numeric_limits<float>::max())));
   }
 }
 
-LookupPredictor::~LookupPredictor() = default;
-LookupPredictor::LookupPredictor(LookupPredictor&&) noexcept = default;
-
-std::int64_t LookupPredictor::n_columns() const { return state_->layout.n_columns(); }
-std::int64_t LookupPredictor::n_outputs() const { return static_cast<std::int64_t>(state_->offset.size()); }
-
-void LookupPredictor::scores(const std::uint32_t* cells, std::int64_t n_rows, float* scores, std::int32_t* leaves,
-                             int n_threads) const {
-  const std::int64_t q = n_columns();
-  state_->score_slices(n_rows, scores, leaves, n_threads,
-                       [&](std::int64_t first, std::int64_t count, LookupCell* decoded) {
-                         decode_cells(cells + first * q, count * q, decoded);
-                       });
+ScoringCell CellReader::cell(const float* base) const {
+  constexpr auto kOne = static_cast<std::uint32_t>(kOneFraction);
+  const float x = base[base_column_];
+  if (n_knots_ == 0) {
+    const bool known = x >= 0 && x < float(n_codes_) && x == std::trunc(x);
+    return {kLineBytes * (known ? static_cast<std::uint32_t>(x) : n_codes_), kOne};
+  }
+  if (std::isnan(x)) return {kLineBytes * n_knots_, kOne};
+  std::uint32_t low = 0;  // the last knot that is not above x, or the first
+  for (std::uint32_t step = half_; step > 0; step /= 2) low += knots_[low + step] <= x ? step : 0;
+  const float position = (x - knots_[low]) * rate_[low];
+  // NaN, from infinity times 0, is not positive.
+  const float held = position > 0 ? (position < kOneFraction ? position : kOneFraction) : 0;
+  const auto fraction = static_cast<std::uint32_t>(std::lrint(held));
+  return {kLineBytes * low, (kOne - fraction) | fraction << 16};
 }
 
-void LookupPredictor::scores_of_base(const Rows<float>& base, float* scores, std::int32_t* leaves,
-                                     int n_threads) const {
-  state_->score_slices(base.n_rows, scores, leaves, n_threads,
-                       [&](std::int64_t first, std::int64_t count, LookupCell* decoded) {
-                         for (std::int64_t i = first; i < first + count; ++i) {
-                           for (const LookupSource& source : state_->sources) {
-                             const std::uint32_t cell = cell_of(source, base.row(i)[source.base_column]);
-                             decode_cells(&cell, 1, decoded++);
-                           }
-                         }
-                       });
-}
-
-void lookup_cells(const std::vector<LookupSource>& sources, const Rows<float>& base, std::uint32_t* cells,
-                  int n_threads) {
-  const auto q = static_cast<std::int64_t>(sources.size());
-  parallel_for((base.n_rows + kSlice - 1) / kSlice, n_threads, [&](std::int64_t slice) {
-    const std::int64_t end = std::min(base.n_rows, (slice + 1) * kSlice);
-    for (std::int64_t i = slice * kSlice; i < end; ++i) {
-      const float* const row = base.row(i);
-      for (std::int64_t c = 0; c < q; ++c) cells[i * q + c] = cell_of(sources[c], row[sources[c].base_column]);
+LookupScorer::LookupScorer(const std::vector<LookupInput>& inputs, const LookupEnsemble& ensemble)
+    : n_columns_(static_cast<std::int64_t>(inputs.size())), inverse_scale_(1 / double(ensemble.leaf_scale)) {
+  const LookupShape shape{ensemble.n_trees, ensemble.depth, 0};
+  const std::int64_t n_tables = ensemble.table_begin[ensemble.n_trees * ensemble.n_splits()];
+  std::vector<std::int64_t> first_value(static_cast<std::size_t>(n_tables) + 1, 0);
+  for (std::int64_t i = 0; i < n_tables; ++i) {
+    first_value[i + 1] = first_value[i] + inputs[ensemble.table_column[i]].n_entries();
+  }
+  for (std::int64_t tree = 0; tree < ensemble.n_trees; ++tree) {
+    for (int level = 0, depth = 0; level < shape.n_block_levels(); ++level) {
+      const int n_levels = level == 0 ? shape.root_levels() : kBlockLevels;
+      for (std::int64_t place = 0; place < std::int64_t{1} << depth; ++place) {
+        add_block(inputs, ensemble, first_value, tree, (std::int64_t{1} << depth) - 1 + place, n_levels);
+      }
+      depth += n_levels;
     }
-  });
+  }
+  const std::int64_t k = ensemble.n_outputs, n_leaf_blocks = shape.n_trees * shape.n_leaf_blocks();
+  const int leaf_levels = std::min(ensemble.depth, kBlockLevels);
+  leaf_weight_.assign(static_cast<std::size_t>(n_leaf_blocks * k * kBlockLanes), 0.0F);
+  for (std::int64_t i = 0; i < n_leaf_blocks << leaf_levels; ++i) {
+    const std::int64_t block = i >> leaf_levels, lane = (i - (block << leaf_levels)) << (kBlockLevels - leaf_levels);
+    for (std::int64_t o = 0; o < k; ++o) {
+      leaf_weight_[(block * k + o) * kBlockLanes + lane] = ensemble.leaf_weight[i * k + o] * ensemble.leaf_scale;
+    }
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].values = values_[slot_line_[i]].values;
+  for (std::size_t b = 0; b < block_slot_.size(); ++b) {
+    const std::int64_t end = b + 1 < block_slot_.size() ? block_slot_[b + 1] : std::int64_t(slots_.size());
+    blocks_.push_back({slots_.data() + block_slot_[b], end - block_slot_[b], bias_.data() + b * kBlockLanes});
+  }
+  trees_ = {
+      shape, blocks_.data(), leaf_weight_.data(), k, ensemble.activation, ensemble.gamma, ensemble.step / kOneFraction};
+}
+
+// The block whose root is node `root` in heap order.
+void LookupScorer::add_block(const std::vector<LookupInput>& inputs, const LookupEnsemble& ensemble,
+                             const std::vector<std::int64_t>& first_value, std::int64_t tree, std::int64_t root,
+                             int n_levels) {
+  block_slot_.push_back(static_cast<std::int64_t>(slots_.size()));
+  const std::size_t first_slot = slots_.size(), first_bias = bias_.size();
+  bias_.resize(first_bias + kBlockLanes, std::numeric_limits<float>::infinity());
+  for (std::int64_t lane = 0; lane < (std::int64_t{1} << n_levels) - 1; ++lane) {
+    const int level = std::bit_width(std::uint64_t(lane + 1)) - 1;
+    const std::int64_t node = ((root + 1) << level) - 1 + lane + 1 - (std::int64_t{1} << level);
+    const std::int64_t split = tree * ensemble.n_splits() + node;
+    bias_[first_bias + lane] = ensemble.split_bias[split];
+    for (std::int64_t i = ensemble.table_begin[split]; i < ensemble.table_begin[split + 1]; ++i) {
+      const std::int64_t n_entries = inputs[ensemble.table_column[i]].n_entries();
+      const std::uint64_t column_offset = sizeof(ScoringCell) * std::uint64_t(ensemble.table_column[i]);
+      std::size_t slot = first_slot;
+      while (slot < slots_.size() && slots_[slot].column_offset != column_offset) ++slot;
+      if (slot == slots_.size()) {
+        slots_.push_back({nullptr, column_offset});
+        slot_line_.push_back(static_cast<std::int64_t>(values_.size()));
+        values_.resize(values_.size() + static_cast<std::size_t>(n_entries));
+      }
+      Line* const lines = values_.data() + slot_line_[slot];
+      const std::int16_t* const from = ensemble.values + first_value[i];
+      for (std::int64_t e = 0; e < n_entries; ++e) {
+        lines[e].values[2 * lane] = from[e];
+        if (e > 0) lines[e - 1].values[2 * lane + 1] = from[e];
+      }
+    }
+  }
+}
+
+void LookupScorer::add_scores(const ScoringCell* cells, std::int64_t n_rows, double* scores, Arena& arena) const {
+  const ArenaScope scope(arena);
+  const std::int64_t n_scores = n_rows * trees_.n_outputs;
+  auto* const sums = arena.allocate<std::int32_t>(n_scores * kBlockLanes);
+  std::fill_n(sums, n_scores * kBlockLanes, 0);
+  scoring_kernels().add_scores(trees_, cells, n_columns_, n_rows, sums, arena);
+  for (std::int64_t i = 0; i < n_scores; ++i) {
+    std::int64_t total = 0;
+    for (std::int64_t lane = 0; lane < kBlockLanes; ++lane) total += sums[i * kBlockLanes + lane];
+    scores[i] += double(total) * inverse_scale_;
+  }
+}
+
+std::size_t LookupScorer::n_bytes() const {
+  return values_.size() * sizeof(Line) + (bias_.size() + leaf_weight_.size()) * sizeof(float) +
+         slots_.size() * sizeof(ScoringSlot);
 }
 
 }  // namespace softwood

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lookup_layout.h"
+#include "lookup_monotone.h"
 #include "optimizer.h"
 #include "softwood/lookup.h"
 #include "softwood/thread_pool.h"
@@ -63,6 +64,7 @@ class LookupsInTraining final : public TreesInTraining<float> {
         validation_(validation),
         kernels_(lookup_training_kernels()),
         layout_(settings.shape, columns, block_columns, true),
+        monotone_(settings.shape, columns, block_columns, settings.loop.loss.n_outputs),
         n_outputs_(settings.loop.loss.n_outputs),
         n_groups_(std::clamp<std::int64_t>(settings.shape.n_trees / kTreesPerGroup, 1, kMostGroups)),
         evaluated_values_(layout_.n_value_rows()),
@@ -111,6 +113,9 @@ class LookupsInTraining final : public TreesInTraining<float> {
       if (scratch == nullptr) scratch = make_scratch();
       backward_tree(tree, gradient, steps, step, *scratch);
       scratch_.give(std::move(scratch));
+      if (monotone_.is_needed()) {
+        monotone_.project(tree, parameters_.table.value, parameters_.leaf_weight.value);
+      }
     });
   }
 
@@ -119,6 +124,9 @@ class LookupsInTraining final : public TreesInTraining<float> {
     const LookupForest forest = this->forest(1, true);
     const std::int64_t n_blocks = settings_.shape.n_blocks();
     parallel_for(settings_.shape.n_trees, n_threads, [&](std::int64_t tree) {
+      if (monotone_.is_needed()) {  // the averages are of parameters before they were projected
+        monotone_.project(tree, parameters_.table.evaluated, parameters_.leaf_weight.evaluated);
+      }
       for (std::int64_t b = tree * n_blocks; b < (tree + 1) * n_blocks; ++b) {
         kernels_.build(layout_.view(b, forest.table), forest.bias + b * kBlockLanes,
                        evaluated_values_.row(layout_.block(b).value_begin));
@@ -289,6 +297,7 @@ class LookupsInTraining final : public TreesInTraining<float> {
   const LookupSamples train_, validation_;
   const LookupTrainingKernels& kernels_;
   const LookupLayout layout_;
+  const LookupMonotone monotone_;
   const std::int64_t n_outputs_, n_groups_;
   LookupRows evaluated_values_;  // rebuilt after each epoch
   ScratchPool scratch_;

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "lookup_predictor.h"
 #include "predictor_kernels.h"
 #include "softwood/thread_pool.h"
 
@@ -151,13 +152,33 @@ struct Predictor::Trees {
   PredictorTrees view;
 };
 
+struct Predictor::Lookups {
+  std::vector<LookupInput> inputs;
+  std::vector<CellReader> readers;
+  std::vector<std::unique_ptr<LookupScorer>> members;
+
+  // scores [n, k] += all members.
+  void add_scores(const Rows<float>& base, double* scores) const {
+    if (members.empty()) return;
+    thread_local Arena arena;
+    const ArenaScope scope(arena);
+    auto* const cells = arena.allocate<ScoringCell>(base.n_rows * static_cast<std::int64_t>(readers.size()));
+    ScoringCell* to = cells;
+    for (std::int64_t i = 0; i < base.n_rows; ++i) {
+      for (const CellReader& reader : readers) *to++ = reader.cell(base.row(i));
+    }
+    for (const auto& member : members) member->add_scores(cells, base.n_rows, scores, arena);
+  }
+};
+
 Predictor::Predictor(std::int64_t n_columns, std::int64_t n_outputs, std::vector<BaseColumn> base,
-                     std::vector<Encoding> encodings, PredictionHead head)
+                     std::vector<Encoding> encodings, std::vector<LookupInput> lookups, PredictionHead head)
     : n_columns_(n_columns),
       n_outputs_(n_outputs),
       base_(std::move(base)),
       plain_(static_cast<std::int64_t>(base_.size()) == n_columns),
       encodings_(std::move(encodings)),
+      lookups_(std::make_unique<Lookups>()),
       offset_(static_cast<std::size_t>(n_outputs)),
       head_(std::move(head)) {
   for (std::size_t b = 0; b < base_.size(); ++b) {
@@ -165,6 +186,8 @@ Predictor::Predictor(std::int64_t n_columns, std::int64_t n_outputs, std::vector
     plain_ = plain_ && column.kind == BaseKind::number && column.source == static_cast<std::int32_t>(b) &&
              column.offset == 0 && column.unit == 1;
   }
+  for (const LookupInput& input : lookups) lookups_->readers.emplace_back(input);
+  lookups_->inputs = std::move(lookups);
 }
 
 Predictor::~Predictor() = default;
@@ -197,16 +220,32 @@ void Predictor::add_trees(std::int64_t encoding, const Ensemble<float>& ensemble
   trees_.push_back(std::move(held));
 }
 
+void Predictor::add_lookups(const LookupEnsemble& ensemble) {
+  lookups_->members.push_back(std::make_unique<LookupScorer>(lookups_->inputs, ensemble));
+}
+
 std::size_t Predictor::n_bytes() const {
   std::size_t total = 0;
+  for (const auto& member : lookups_->members) total += member->n_bytes();
   for (const auto& trees : trees_) total += trees->split_rows.n_bytes() + trees->leaf_weight.n_bytes();
   return total;
 }
 
 void Predictor::score_block(const Rows<float>& base, double* scores) const {
+  for (std::int64_t i = 0; i < base.n_rows; ++i) std::copy(offset_.begin(), offset_.end(), scores + i * n_outputs_);
+  lookups_->add_scores(base, scores);
+  for (std::int64_t begin = 0; begin < base.n_rows && !trees_.empty(); begin += kMaxRows) {
+    const std::int64_t size = std::min(kMaxRows, base.n_rows - begin);
+    score_features({base.row(begin), size, base.row_stride}, scores + begin * n_outputs_);
+  }
+  const auto n_members = static_cast<double>(n_members_);
+  for (std::int64_t i = 0; i < base.n_rows * n_outputs_; ++i) scores[i] /= n_members;
+}
+
+// Adds the trees of linear splits, of at most kMaxRows rows.
+void Predictor::score_features(const Rows<float>& base, double* scores) const {
   Scratch& held = scratch();
   const std::int64_t n_rows = base.n_rows;
-  for (std::int64_t i = 0; i < n_rows; ++i) std::copy(offset_.begin(), offset_.end(), scores + i * n_outputs_);
   for (std::size_t e = 0; e < encodings_.size(); ++e) {
     const Encoding& encoding = encodings_[e];
     const std::int64_t p = encoding.n_features(), width = padded_width(p);
@@ -229,8 +268,16 @@ void Predictor::score_block(const Rows<float>& base, double* scores) const {
       }
     }
   }
-  const auto n_members = static_cast<double>(n_members_);
-  for (std::int64_t i = 0; i < n_rows * n_outputs_; ++i) scores[i] /= n_members;
+}
+
+// Lookups are read from memory once per block of rows, so that long blocks are faster, but threads want some each, and
+// cells and sums should stay in the cache.
+std::int64_t Predictor::rows_per_block(std::int64_t n_rows, int n_threads) const {
+  if (lookups_->members.empty()) return kMaxRows;
+  const std::int64_t per_row = 2 * static_cast<std::int64_t>(lookups_->inputs.size()) + kBlockLanes * n_outputs_;
+  const std::int64_t most = std::min(kMaxScoringRows, (std::int64_t{1} << 17) / per_row);
+  const std::int64_t share = (n_rows + n_threads - 1) / n_threads;
+  return std::max(kMaxRows, std::min(most, share) / kMaxRows * kMaxRows);
 }
 
 // `reader` provides the base rows of a block, or returns the index of a column that contains an infinity.
@@ -238,9 +285,9 @@ template <typename Reader>
 std::int64_t Predictor::run(std::int64_t n_rows, const Reader& reader, bool raw_scores, double* output,
                             int n_threads) const {
   const std::int64_t k = n_outputs_, n_predictions = raw_scores ? k : this->n_predictions();
-  const std::int64_t n_blocks = (n_rows + kMaxRows - 1) / kMaxRows;
+  const std::int64_t block_rows = rows_per_block(n_rows, n_threads), n_blocks = (n_rows + block_rows - 1) / block_rows;
   const auto run_block = [&](std::int64_t block) -> std::int64_t {
-    const std::int64_t begin = block * kMaxRows, size = std::min(kMaxRows, n_rows - begin);
+    const std::int64_t begin = block * block_rows, size = std::min(block_rows, n_rows - begin);
     Rows<float> base{};
     const std::int64_t infinite_column = reader(begin, size, base);
     if (infinite_column >= 0) return infinite_column;

@@ -1,13 +1,14 @@
 """Entry point of the command `softwood` and of ``python -m softwood``: errors of one line, and exit codes.
 
 0 is success, 2 a mistake in the call or the data (explained in one line on standard error), 130 an interrupt by
-Ctrl-C. No command leaves a half-written file behind.
+Ctrl-C or SIGTERM. No command leaves a half-written file behind.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -81,7 +82,8 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def main() -> None:
-    """Run the command of this process."""
+    """Run the command of this process. SIGTERM has the effect of Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = run()
     except KeyboardInterrupt:  # while modules are imported, before typer takes over

@@ -23,11 +23,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from softwood.model.container import ModelFileError
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
+from softwood.model.parameter_counts import ParameterCounts
 from softwood.model.predictor import Predictor
 from softwood.ops import get_num_threads
 from softwood.tabular.compress import Compression, Limits, compare, compress_model
+from softwood.tabular.features import LOOKUP
 from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on_piece
-from softwood.tabular.table import Table, read_table, resolve_columns
+from softwood.tabular.monotone import monotone_signs
+from softwood.tabular.table import Table, read_table, resolve_columns, resolve_kinds
 from softwood.tabular.target import (
     Problem,
     classification_problem,
@@ -56,6 +59,8 @@ _ATTRIBUTES = """\
         no member did (with `n_members` of 4, a third of the rows). Only after `fit` without an `eval_set`.
     feature_importances_ : ndarray [p]
         Importance of each column; they sum to 1.
+    n_parameters_ : ParameterCounts
+        Weights that were `trainable`, that are `stored`, and that a row reads on average (`read`).
     n_iter_ : int
         Epochs that were trained.
     best_epoch_ : ndarray [members]
@@ -171,8 +176,9 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         if reset:
             table = read_table(X)
             validate_data(self, X if table.names else np.empty((1, table.n_columns)), reset=True, skip_check_array=True)
-            chosen = resolve_columns(self.categorical_features, table)
-            return read_table(X, categorical=chosen) if chosen else table
+            declared = dict.fromkeys(resolve_columns(self.categorical_features, table), "category")
+            declared |= resolve_kinds(self.column_kinds, table)
+            return read_table(table, declared=declared) if declared else table
         if getattr(X, "ndim", 2) == 2:  # other shapes are refused below
             validate_data(self, X, reset=False, skip_check_array=True)
         return self.model_.program.read(X)
@@ -331,7 +337,10 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         base = self.model_.preprocessor.read(table)
         limits = Limits(max_parameters, max_loss)
         threads = _n_threads_for(self.n_jobs)
-        best, tried, held_out = compress_model(self.model_, base, limits, seed=self._seed(), n_threads=threads)
+        signs = monotone_signs(self.monotonic_cst, self.model_.preprocessor, self.model_.head.task, (LOOKUP,))
+        best, tried, held_out = compress_model(
+            self.model_, base, limits, seed=self._seed(), n_threads=threads, signs=signs
+        )
         small = copy.copy(self)
         small._pieces = None
         small._keep(best.model)
@@ -375,6 +384,12 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         """Importance of each column [p]; they sum to 1. `softwood.model.importance` has the definition."""
         check_is_fitted(self, "model_")
         return self.model_.importances
+
+    @property
+    def n_parameters_(self) -> ParameterCounts:
+        """Weights that were trainable, are stored, and are read by a row on average."""
+        check_is_fitted(self, "model_")
+        return self.model_.n_parameters
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a safetensors file, which `softwood.load` reads."""
@@ -564,9 +579,12 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     estimator = kind()
     saved = model.estimator.get("params", {})
     known = set(estimator.get_params(deep=False)) - {"n_jobs"}  # a file has no say in how many threads run
+    declared = declarations(kind)
     params = {name: saved[name] for name in known if name in saved}
+    # Earlier versions had "auto" for other parameters; theirs become the defaults.
+    params = {name: value for name, value in params.items() if value != "auto" or declared[name].domain.accepts(value)}
     try:
-        check(params, declarations(kind))
+        check(params, declared)
     except ValueError as error:
         raise ModelFileError(f"{os.fspath(path)!r} is damaged: its parameter {error}") from None
     estimator.set_params(**params)

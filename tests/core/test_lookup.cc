@@ -116,36 +116,6 @@ void check_epochs_on_any_number_of_threads(int depth) {
   }
 }
 
-void check_prediction_of_what_was_trained(int depth) {
-  Problem problem(depth);
-  Control control(1e6);
-  const EpochOutcome outcome = problem.trainer->run_epoch(0, control, 1);
-  const std::int64_t n_columns = std::int64_t(problem.block_columns.size());
-  std::vector<float> values(n_value_rows(problem.columns, problem.block_columns.data(), n_columns) * kBlockLanes);
-  lookup_values(problem.columns, problem.block_columns.data(), n_columns, problem.table.data(), values.data(), 2);
-  const LookupPredictor predictor({.shape = problem.shape(),
-                                   .columns = problem.columns,
-                                   .block_columns = problem.block_columns.data(),
-                                   .values = values.data(),
-                                   .split_bias = problem.split_bias.data(),
-                                   .leaf_weight = problem.leaf_weight.data(),
-                                   .offset = problem.offset.data(),
-                                   .n_outputs = Problem::k,
-                                   .activation = Activation::smooth_step,
-                                   .gamma = float(outcome.gamma),
-                                   .sources = {}});
-  std::vector<float> scores(Problem::n * Problem::k), alone(Problem::k);
-  std::vector<std::int32_t> leaves(Problem::n);
-  predictor.scores(problem.cells.data(), Problem::n, scores.data(), leaves.data(), 3);
-  for (std::size_t i = 0; i < scores.size(); ++i) CHECK(std::abs(scores[i] - problem.scores[i]) < 1e-5F);
-  for (std::int64_t i = 0; i < Problem::n; i += 37) {
-    std::int32_t reached = 0;
-    predictor.scores(problem.cells.data() + i * Problem::q, 1, alone.data(), &reached, 1);
-    CHECK(alone[0] == scores[i * Problem::k] && alone[1] == scores[i * Problem::k + 1] && reached == leaves[i]);
-    CHECK(reached >= Problem::m);
-  }
-}
-
 // The table of cells is the caller's, who may have changed it since it was checked.
 void check_wrong_entries_are_refused() {
   Problem problem(4);
@@ -190,7 +160,6 @@ int main() {
   check_blocks();
   for (const int depth : {3, 4, 6}) {
     check_epochs_on_any_number_of_threads(depth);
-    check_prediction_of_what_was_trained(depth);
   }
   check_wrong_entries_are_refused();
   check_walk();

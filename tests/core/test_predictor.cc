@@ -58,7 +58,7 @@ void same_as_forward(const Shape& shape, Activation activation) {
   const auto x = random(n * p, 1), w = random(m * (n_leaves - 1) * p, spread / std::sqrt(float(p)));
   const auto b = random(m * (n_leaves - 1), spread / 2), o = random(m * n_leaves * k, 1);
   const std::vector<float> offset(static_cast<std::size_t>(k), 0.5F);
-  Predictor predictor(p, k, numbers(p), {identity_encoding(p)}, regression(k));
+  Predictor predictor(p, k, numbers(p), {identity_encoding(p)}, {}, regression(k));
   predictor.add_member(offset.data());
   predictor.add_trees(0, {w.data(), b.data(), o.data(), m, p, k, d, activation, 1.0F}, 0x3p10);
 
@@ -86,7 +86,7 @@ double side(const std::vector<BaseColumn>& columns, const std::vector<double>& r
   std::vector<float> w(static_cast<std::size_t>(q), 0);
   w.back() = 1;
   const float bias = -border, leaves[2] = {1, 0}, offset = 0;
-  Predictor predictor(static_cast<std::int64_t>(row.size()), 1, columns, {identity_encoding(q)}, regression(1));
+  Predictor predictor(static_cast<std::int64_t>(row.size()), 1, columns, {identity_encoding(q)}, {}, regression(1));
   predictor.add_member(&offset);
   predictor.add_trees(0, {w.data(), &bias, leaves, 1, q, 1, 1, Activation::smooth_step, 1e-6F}, 0x3p10);
   double output = 0;
@@ -123,7 +123,7 @@ void columns_are_read() {
 }
 
 void infinity_is_named() {
-  Predictor predictor(3, 1, numbers(3), {identity_encoding(3)}, regression(1));
+  Predictor predictor(3, 1, numbers(3), {identity_encoding(3)}, {}, regression(1));
   const std::vector<float> w{1, 1, 1}, leaves{0, 1};
   const float offset = 0;
   predictor.add_member(&offset);
@@ -135,9 +135,122 @@ void infinity_is_named() {
   CHECK(predictor.predict<double>({x.data(), 200, 3}, false, output.data(), 2) == -1);
 }
 
+// Random tables for two numbers (one of them missing at times) and a category with codes 0 to 2.
+struct LookupCase {
+  static constexpr std::int64_t m = 3, q = 3, k = 2;
+  int depth;
+  std::vector<LookupInput> inputs{{0, {-1, 0, 0.5F}, 0}, {1, {-2, 2}, 0}, {2, {}, 3}};
+  std::vector<std::int64_t> table_begin{0};
+  std::vector<std::int32_t> table_column;
+  std::vector<std::int16_t> values;
+  std::vector<float> split_bias, leaf_weight;
+
+  explicit LookupCase(int depth) : depth(depth) {
+    std::mt19937 generator(3);
+    std::normal_distribution<float> normal;
+    for (std::int64_t split = 0; split < m * n_splits(); ++split) {
+      for (std::int32_t column = 0; column < q; ++column) {
+        if (generator() % 3 == 0) continue;
+        table_column.push_back(column);
+        for (std::int64_t e = 0; e < inputs[column].n_entries(); ++e) {
+          values.push_back(static_cast<std::int16_t>(40 * normal(generator)));
+        }
+      }
+      table_begin.push_back(static_cast<std::int64_t>(table_column.size()));
+      split_bias.push_back(0.2F * normal(generator));
+    }
+    for (std::int64_t i = 0; i < m * (n_splits() + 1) * k; ++i) leaf_weight.push_back(normal(generator));
+  }
+
+  std::int64_t n_splits() const { return (std::int64_t{1} << depth) - 1; }
+  LookupEnsemble ensemble() const {
+    return {.n_trees = m,
+            .n_outputs = k,
+            .depth = depth,
+            .table_begin = table_begin.data(),
+            .table_column = table_column.data(),
+            .values = values.data(),
+            .split_bias = split_bias.data(),
+            .leaf_weight = leaf_weight.data(),
+            .activation = Activation::smooth_step,
+            .gamma = 1,
+            .step = 1.0F / 128,
+            .leaf_scale = float(1 << 24)};
+  }
+
+  // Entry and fraction of a value, by definition.
+  std::pair<std::int64_t, double> cell(std::int64_t column, float x) const {
+    const LookupInput& input = inputs[column];
+    const auto n = static_cast<std::int64_t>(input.knots.size());
+    if (n == 0) return {x >= 0 && x < 3 ? std::int64_t(x) : 3, 0};
+    if (std::isnan(x)) return {n, 0};
+    if (x <= input.knots[0]) return {0, 0};
+    for (std::int64_t e = 0; e + 1 < n; ++e) {
+      const double low = input.knots[e], high = input.knots[e + 1];
+      if (x < high) return {e, (x - low) / (high - low)};
+    }
+    return {n - 1, 0};
+  }
+
+  double score(const float* row, std::int64_t output) const {
+    std::vector<std::int64_t> first_value{0};
+    for (std::int32_t column : table_column) first_value.push_back(first_value.back() + inputs[column].n_entries());
+    double total = 0;
+    for (std::int64_t tree = 0; tree < m; ++tree) {
+      std::vector<double> reach(2 * n_splits() + 1, 0.0);
+      reach[0] = 1;
+      for (std::int64_t node = 0; node < n_splits(); ++node) {
+        const std::int64_t split = tree * n_splits() + node;
+        double t = split_bias[split];
+        for (std::int64_t i = table_begin[split]; i < table_begin[split + 1]; ++i) {
+          const auto [entry, fraction] = cell(table_column[i], row[table_column[i]]);
+          const std::int16_t* const v = values.data() + first_value[i] + entry;
+          t += (fraction == 0 ? v[0] : (1 - fraction) * v[0] + fraction * v[1]) / 128.0;
+        }
+        const double left = t <= -0.5 ? 0 : t >= 0.5 ? 1 : -2 * t * t * t + 1.5 * t + 0.5;
+        reach[2 * node + 1] = reach[node] * left;
+        reach[2 * node + 2] = reach[node] * (1 - left);
+      }
+      for (std::int64_t leaf = 0; leaf <= n_splits(); ++leaf) {
+        total += reach[n_splits() + leaf] * leaf_weight[(tree * (n_splits() + 1) + leaf) * k + output];
+      }
+    }
+    return total;
+  }
+};
+
+void check_lookups(int depth) {
+  const LookupCase given(depth);
+  constexpr std::int64_t n = 1300, q = LookupCase::q, k = LookupCase::k;
+  Predictor predictor(q, k, numbers(q), {}, given.inputs, regression(k));
+  const std::vector<float> offset(k, 0.25F);
+  predictor.add_member(offset.data());
+  predictor.add_lookups(given.ensemble());
+  std::mt19937 generator(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> x;
+  for (std::int64_t i = 0; i < n; ++i) {
+    x.push_back(i % 7 == 0 ? kNaN : i % 11 == 0 ? 0.5F : normal(generator));
+    x.push_back(i % 13 == 0 ? 3e38F : 2 * normal(generator));
+    x.push_back(static_cast<float>(int(generator() % 5) - 1));
+  }
+  std::vector<double> bulk(n * k), threads(n * k), alone(k);
+  CHECK(predictor.predict(Rows<float>{x.data(), n, q}, true, bulk.data(), 1) == -1);
+  predictor.predict(Rows<float>{x.data(), n, q}, true, threads.data(), 3);
+  CHECK(bulk == threads);
+  for (std::int64_t i = 0; i < n; ++i) {
+    predictor.predict(Rows<float>{x.data() + i * q, 1, q}, true, alone.data(), 1);
+    for (std::int64_t o = 0; o < k; ++o) {
+      CHECK(alone[o] == bulk[i * k + o]);
+      CHECK(std::abs(alone[o] - 0.25 - given.score(x.data() + i * q, o)) < 2e-3);  // fractions are rounded
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
+  for (int depth : {1, 2, 4, 5, 9}) check_lookups(depth);
   for (const Activation activation : {Activation::smooth_step, Activation::smoother_step, Activation::logistic}) {
     same_as_forward({1, 1, 1, 1, 1.0F}, activation);
     same_as_forward({3, 7, 2, 5, 0.3F}, activation);

@@ -47,6 +47,9 @@ struct LookupColumn {
   const float* linear;
   const float* level_scale;  // 0: the entry has no weight in effect
   const float* level_mean;
+  // 1: scores must rise with the column's knots, -1: fall, 0: either; see lookup_monotone.h. With a sign, entries of
+  // knots have no level.
+  int monotone_sign = 0;
 
   std::int32_t n_ramps() const { return n_knots > 1 ? n_knots - 1 : 0; }
   // Weights of the column: ramps, linear term, levels, in this order.
@@ -124,47 +127,6 @@ struct LookupSource {
   std::uint32_t n_codes;  // codes are 0, ..., n_codes - 1
   std::uint32_t missing_entry;
   std::uint32_t unseen_entry;  // of other codes
-};
-
-// Fitted trees. Of the columns, only the numbers of entries and knots are read.
-struct LookupTrees {
-  LookupShape shape;
-  std::vector<LookupColumn> columns;
-  const std::int32_t* block_columns;  // [m * blocks, n_block_columns]
-  const float* values;                // as lookup_values writes them
-  const float* split_bias;            // [m * blocks, 16]
-  const float* leaf_weight;           // [m * leaf blocks, k, 16]
-  const float* offset;                // [k]
-  std::int64_t n_outputs;
-  Activation activation;
-  float gamma;
-  std::vector<LookupSource> sources;  // [q], or empty: then rows of a base matrix cannot be scored
-};
-
-// Scores of fitted trees; it owns copies of all arrays. The same bits on every instruction set and number of threads,
-// and for a row alone as in any batch. A split is the sum, in float32 and without fused operations, of its bias, then
-// of V[e] and f (V[e + 1] - V[e]) for each column with two or more knots, then of V[e] for each other column, in the
-// order of block_columns. The probability of a leaf of a block is (s0 s1) (s2 s3) P, where s are the probabilities of
-// the four steps and P that of the block. Each lane adds up its leaves over trees and blocks, depth first and from left
-// to right; then lanes i, i + 8, i + 4, i + 12 are added as (0 + 8) + (4 + 12), and these four as (0 + 2) + (1 + 3).
-class LookupPredictor {
- public:
-  explicit LookupPredictor(const LookupTrees& trees);
-  ~LookupPredictor();
-  LookupPredictor(LookupPredictor&&) noexcept;
-
-  std::int64_t n_columns() const;
-  std::int64_t n_outputs() const;
-
-  // cells [n, q] -> scores [n, k] and, unless null, leaves [n]: how many leaves each row reaches in all trees.
-  void scores(const std::uint32_t* cells, std::int64_t n_rows, float* scores, std::int32_t* leaves,
-              int n_threads) const;
-  // The same for rows of a base matrix.
-  void scores_of_base(const Rows<float>& base, float* scores, std::int32_t* leaves, int n_threads) const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
 };
 
 // base [n, columns] -> cells [n, q]; the same on every machine.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +17,16 @@ from rich.table import Table as ScreenTable
 import softwood
 from softwood.cli.console import (
     AsJson,
+    Delimiter,
     Jobs,
     ModelFile,
     Source,
     Target,
     as_json_text,
+    checked_delimiter,
     kinds_of,
     open_known,
+    plain,
     print_metrics,
     print_notes,
     require_apart,
@@ -31,13 +36,16 @@ from softwood.cli.console import (
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.metrics import compute_metrics
-from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, read_batches
+from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, local_file, read_batches
 from softwood.cli.task import class_labels, model_columns, require_column
+from softwood.model.parameter_counts import ParameterCounts
 
 
-def evaluate(model: ModelFile, source: Source, target: Target = None, as_json: AsJson = False) -> None:
+def evaluate(
+    model: ModelFile, source: Source, target: Target = None, delimiter: Delimiter = None, as_json: AsJson = False
+) -> None:
     """Judge a model on rows with a known target."""
-    estimator, test = open_known(model, source, target)
+    estimator, test = open_known(model, source, target, delimiter=delimiter)
     print_notes(test.notes)
     if _is_training_table(model, source):
         print_notes([f"{source} is the table that the model was trained on: expect worse metrics on new rows."])
@@ -54,26 +62,60 @@ def predict(
     out: Annotated[str, typer.Option("--out", "-o", help="File (.csv, .tsv, .parquet); - prints CSV.")] = "-",
     keep: Annotated[list[str] | None, typer.Option(help="Column to copy to the output; may be repeated.")] = None,
     batch_rows: Annotated[int, typer.Option(min=1, help="Rows held in memory at once, about.")] = 65_536,
+    delimiter: Delimiter = None,
+    escape: Annotated[
+        bool, typer.Option("--escape", help="Put ' before texts that spreadsheets take for formulas (= + - @).")
+    ] = False,
     n_jobs: Jobs = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object per row; with --out, one on what was written.")
+    ] = False,
 ) -> None:
     """Predict rows of a table of any length, batch by batch: class labels and probabilities, or values."""
     estimator = softwood.load(model)
     estimator.set_params(n_jobs=n_jobs)
     require_source(source)
-    if out != "-":
+    is_file = out != "-"
+    if is_file:
         require_place(Path(out))
         require_apart([Path(out)], {"table": source, "model": model})
-    kinds = kinds_of(estimator)
-    batches = (
-        iter([load_example(source)[0]]) if source in EXAMPLES else read_batches(source, kinds, batch_rows=batch_rows)
-    )
-    with BatchWriter(out) as writer:
-        for batch in batches:
-            writer.write(_predictions(estimator, batch, keep or ()))
-        if writer.n_rows == 0:
-            raise TableFileError(NO_ROWS.format(source))
-    if out != "-":
-        print(f"{writer.n_rows} rows written to {out}", file=sys.stderr)
+    n_rows = 0
+    with local_file(source) as path, _writer(out, escape=escape, as_json=as_json) as write:
+        for batch in _batches(source, path, kinds_of(estimator), batch_rows, checked_delimiter(delimiter)):
+            write(_predictions(estimator, batch, keep or ()))
+            n_rows += len(batch)
+        if n_rows == 0:
+            raise TableFileError(NO_ROWS.format(path))
+    if is_file and as_json:
+        print(as_json_text({"rows": n_rows, "file": out}))
+    elif is_file:
+        print(f"{n_rows} rows written to {out}", file=sys.stderr)
+
+
+@contextmanager
+def _writer(out: str, *, escape: bool, as_json: bool) -> Iterator[Callable[[Any], None]]:
+    """What takes predictions batch by batch: a file, or standard output as CSV or as lines of JSON."""
+    if out == "-" and as_json:
+        yield _print_rows
+        return
+    with BatchWriter(out, escape=escape) as writer:
+        yield writer.write
+
+
+def _print_rows(table: Any) -> None:
+    for row in table.to_pylist():
+        print(json.dumps(plain(row), ensure_ascii=False, default=str))
+
+
+def _batches(source: str, path: str, kinds: dict[str, str], batch_rows: int, delimiter: str | None) -> Iterator[Any]:
+    if source in EXAMPLES:
+        return iter([load_example(source)[0]])
+    return read_batches(path, kinds, batch_rows=batch_rows, delimiter=delimiter)
+
+
+def _parameters(counts: ParameterCounts) -> dict[str, Any]:
+    read = None if np.isnan(counts.read) else round(counts.read, 1)
+    return {"trainable": counts.trainable, "stored": counts.stored, "read_by_a_row": read}
 
 
 def info(model: ModelFile, as_json: AsJson = False) -> None:
@@ -92,7 +134,7 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
         "depth": trees.leaf_weight.shape[1].bit_length() - 1,
         "activation": trees.activation,
         "gamma": round(float(trees.gamma), 6),
-        "numbers": sum(m.trees.split_weight.size + m.trees.leaf_weight.size for m in fitted.members),
+        "parameters": _parameters(fitted.n_parameters),
         "epochs": max(fitted.history.get("epoch", []), default=-1) + 1,
         "columns": kinds_of(estimator),
     }
@@ -103,6 +145,8 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
     screen = ScreenTable("", "", show_header=False)
     for key, value in facts.items():
         if value is not None:
+            if isinstance(value, dict):
+                value = [f"{number} {name.replace('_', ' ')}" for name, number in value.items() if number is not None]
             screen.add_row(key.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
     console = Console()
     console.print(screen)
@@ -118,13 +162,18 @@ def info(model: ModelFile, as_json: AsJson = False) -> None:
 def export(
     model: ModelFile,
     out: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .onnx, or .c (with a header beside it).")],
+    as_json: AsJson = False,
 ) -> None:
     """Write a model as an ONNX graph or as C, for use without softwood."""
     from softwood.export import export as write_export
 
     require_place(out, (".onnx", ".c"))
     require_apart([out, out.with_suffix(".h")], {"model": model})
-    for path in write_export(softwood.load(model), out):
+    files = write_export(softwood.load(model), out)
+    if as_json:
+        print(as_json_text({"files": [str(path) for path in files]}))
+        return
+    for path in files:
         print(f"{path} written", file=sys.stderr)
 
 

@@ -19,15 +19,32 @@ import softwood
 from softwood.cli.example_tables import EXAMPLES, load_example
 from softwood.cli.hyperparameters import option_names
 from softwood.cli.metrics import METRICS
-from softwood.cli.tablefile import TableFileError, read_file
+from softwood.cli.tablefile import TableFileError, local_file, read_file
 from softwood.cli.task import LearningTask, known_task
 
-Source = Annotated[str, typer.Argument(metavar="TABLE", help="File (.csv, .tsv, .parquet) or built-in table.")]
+Source = Annotated[
+    str, typer.Argument(metavar="TABLE", help="File (.csv, .tsv, .parquet), built-in table, or - for standard input.")
+]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file written by train.")]
 Target = Annotated[str | None, typer.Option("--target", "-t", help="Column to predict.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
+_KINDS_PANEL = "What columns hold (found in their cells if not said; each may be repeated)"
+Categorical = Annotated[
+    list[str] | None, typer.Option("--categorical", help="Column of categories.", rich_help_panel=_KINDS_PANEL)
+]
+Numeric = Annotated[
+    list[str] | None, typer.Option("--numeric", help="Column of numbers.", rich_help_panel=_KINDS_PANEL)
+]
+Date = Annotated[list[str] | None, typer.Option("--date", help="Column of dates.", rich_help_panel=_KINDS_PANEL)]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Refuse columns that teach nothing (ids, no values) instead of leaving them out."),
+]
+Delimiter = Annotated[
+    str | None, typer.Option("--delimiter", help='What separates cells of a text file, such as "|"; tab for tabs.')
+]
 Seed = Annotated[
     int, typer.Option(*option_names("random_state"), min=0, max=2**32 - 1, help="Same seed, same result, bit for bit.")
 ]
@@ -39,12 +56,31 @@ def examples(*commands: str) -> str:
     return "\n\n".join(["Examples:", *commands])
 
 
-def open_table(source: str, target: str | None, task: str = "auto") -> tuple[Any, str, str]:
+def declared_kinds(
+    categorical: Sequence[str] | None, numeric: Sequence[str] | None, date: Sequence[str] | None
+) -> dict[str, str]:
+    """Kinds of columns by name, as the options --categorical, --numeric and --date give them."""
+    found: dict[str, str] = {}
+    for kind, names in {"category": categorical, "numeric": numeric, "date": date}.items():
+        for name in names or ():
+            if found.setdefault(name, kind) != kind:
+                raise ValueError(f"Column {name!r} must be of one kind; it is declared {found[name]} and {kind}.")
+    return found
+
+
+def open_table(
+    source: str,
+    target: str | None,
+    task: str = "auto",
+    *,
+    kinds: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
+) -> tuple[Any, str, str]:
     """Table, target and task of a file or a built-in table."""
     if source in EXAMPLES:
         frame, known_target, known_task_name = load_example(source)
         return frame, target or known_target, task if target or task != "auto" else known_task_name
-    frame = read_source(source)
+    frame = read_source(source, kinds, delimiter=delimiter)
     if target is None:
         raise ValueError(
             f"Say which column to predict with --target; {source} has {', '.join(map(repr, frame.column_names[:20]))}."
@@ -52,17 +88,26 @@ def open_table(source: str, target: str | None, task: str = "auto") -> tuple[Any
     return frame, target, task
 
 
-def read_source(source: str, kinds: Mapping[str, str] | None = None) -> Any:
+def read_source(source: str, kinds: Mapping[str, str] | None = None, *, delimiter: str | None = None) -> Any:
     """A file or a built-in table as an Arrow table; columns whose kind is given are read as such."""
     if source in EXAMPLES:
         return load_example(source)[0]
     require_source(source)
-    return read_file(source, kinds)
+    with local_file(source) as path:
+        return read_file(path, kinds, delimiter=checked_delimiter(delimiter))
+
+
+def checked_delimiter(text: str | None) -> str | None:
+    """The one character that --delimiter names."""
+    delimiter = {"tab": "\t", "\\t": "\t"}.get(text or "", text)
+    if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
+        raise ValueError(f"--delimiter must be one character, or tab; got {text!r}.")
+    return delimiter
 
 
 def require_source(source: str) -> None:
     """Refuse what is neither a file nor a built-in table, where the name does not even look like a file's."""
-    if source not in EXAMPLES and not os.path.exists(source) and "." not in os.path.basename(source):
+    if source not in (*EXAMPLES, "-") and not os.path.exists(source) and "." not in os.path.basename(source):
         raise TableFileError(
             f"There is no file {source!r}, nor a built-in table of that name: those are {', '.join(EXAMPLES)}."
         )
@@ -73,10 +118,12 @@ def kinds_of(estimator: Any) -> dict[str, str]:
     return dict(zip(estimator.model_.column_names, estimator.model_.preprocessor.kinds, strict=True))
 
 
-def open_known(model: Path, source: str, target: str | None) -> tuple[Any, LearningTask]:
+def open_known(
+    model: Path, source: str, target: str | None, *, delimiter: str | None = None
+) -> tuple[Any, LearningTask]:
     """A fitted estimator, and a table with the target that it predicts."""
     estimator = softwood.load(model)
-    frame = read_source(source, kinds_of(estimator))
+    frame = read_source(source, kinds_of(estimator), delimiter=delimiter)
     target = target or estimator.model_.target_name
     if target is None:
         raise ValueError(f"Say which column holds the truth with --target; {model} does not name its target.")
@@ -120,15 +167,15 @@ def run_file(model: Path) -> Path:
 
 
 def as_json_text(value: Any) -> str:
-    return json.dumps(_plain(value), indent=2, ensure_ascii=False)
+    return json.dumps(plain(value), indent=2, ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no NaN: it becomes null."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value

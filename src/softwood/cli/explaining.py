@@ -14,6 +14,7 @@ from rich.table import Table as ScreenTable
 import softwood
 from softwood.cli.console import (
     AsJson,
+    Delimiter,
     ModelFile,
     Source,
     Target,
@@ -47,13 +48,19 @@ class Picture(str, Enum):
     activations = "activations"
 
 
-def explain(model: ModelFile, source: MaybeSource = None, row: Row = None, as_json: AsJson = False) -> None:
+def explain(
+    model: ModelFile,
+    source: MaybeSource = None,
+    row: Row = None,
+    delimiter: Delimiter = None,
+    as_json: AsJson = False,
+) -> None:
     """Show which columns a model uses; with a table, which nodes its rows reach; with --row, how one is predicted."""
     estimator = softwood.load(model)
     found: dict[str, Any] = {"importances": dict(importances(estimator))}
     path = None
     if source is not None:
-        X = _features(estimator, source)
+        X = _features(estimator, source, delimiter)
         found["usage"] = _usage(estimator, X)
         if row is not None:
             path = decision_path(estimator, X, row)
@@ -86,6 +93,8 @@ def plot(
         int | None, typer.Option(help="Tree that is drawn; the one that decides most if not given.")
     ] = None,
     output: Annotated[int, typer.Option(help="Raw score that leaves show, from 0.")] = 0,
+    delimiter: Delimiter = None,
+    as_json: AsJson = False,
 ) -> None:
     """Draw a model: history, importances, tree and path (these two need a TABLE), or the activations (needs none)."""
     from softwood.explain import plot as pictures
@@ -95,7 +104,7 @@ def plot(
     require_place(out, PICTURES)
     require_apart([out], {"table": source, "model": model})
     if picture is Picture.activations:
-        print(pictures.save(pictures.plot_activations(), out))
+        _print_file(pictures.save(pictures.plot_activations(), out), as_json)
         return
     if model is None:
         raise ValueError(f"Name a model: softwood plot {picture.value} MODEL.")
@@ -107,7 +116,7 @@ def plot(
     else:
         if source is None:
             raise ValueError(f"Name a table with rows: softwood plot {picture.value} MODEL TABLE.")
-        X = _features(estimator, source)
+        X = _features(estimator, source, delimiter)
         if member is None and tree is None:
             member, tree = strongest_trees(estimator.model_, X)[0]
         which = {"member": member or 0, "tree": tree or 0, "output": output}
@@ -115,7 +124,7 @@ def plot(
             ax = pictures.plot_tree(estimator, X.slice(0, _MAX_ROWS), **which)
         else:
             ax = pictures.plot_row_path(estimator, X, row, **which)
-    print(pictures.save(ax, out))
+    _print_file(pictures.save(ax, out), as_json)
 
 
 def report(
@@ -123,21 +132,27 @@ def report(
     source: Source,
     target: Target = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
+    delimiter: Delimiter = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write one HTML page on a model and rows with a known target: metrics, curves, importances, trees to explore."""
     from softwood.explain.report import write_report
 
     require_place(out, (".html", ".htm"))
     require_apart([out], {"table": source, "model": model})
-    estimator, test = open_known(model, source, target)
+    estimator, test = open_known(model, source, target, delimiter=delimiter)
     print_notes(test.notes)
     write_report(out, estimator, test)
-    print(out)
+    _print_file(out, as_json)
 
 
-def _features(estimator: Any, source: str) -> Any:
+def _features(estimator: Any, source: str, delimiter: str | None) -> Any:
     """The columns of a table that a model reads."""
-    return model_columns(read_source(source, kinds_of(estimator)), estimator.model_)
+    return model_columns(read_source(source, kinds_of(estimator), delimiter=delimiter), estimator.model_)
+
+
+def _print_file(path: Path, as_json: bool) -> None:
+    print(as_json_text({"file": str(path)}) if as_json else path)
 
 
 def _usage(estimator: Any, X: Any) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +17,10 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from softwood.model.model import Model
+from softwood.tabular.cells import is_text
 from softwood.tabular.columns import MAX_ONE_HOT_LEVELS
-from softwood.tabular.table import Table, read_table, require_finite
+from softwood.tabular.table import DATES, Table, read_table, resolve_kinds
+from softwood.tabular.texts import hint, looks_like
 
 LEARNING_TASKS = ("classification", "regression")
 # A target of whole numbers with at most this many different ones is taken for class labels.
@@ -39,6 +41,8 @@ class LearningTask:
     task : {"classification", "regression"}
     notes : list of str
         What was left out, and why.
+    column_kinds : dict of str to str, optional
+        What the estimator must be told about columns, so that a part of the rows is read as the whole table is.
     """
 
     features: Any
@@ -46,6 +50,7 @@ class LearningTask:
     target_name: str
     task: str
     notes: list[str] = field(default_factory=list)
+    column_kinds: dict[str, str] | None = None
 
     def take(self, rows: np.ndarray) -> LearningTask:
         """The rows with the given indices."""
@@ -67,7 +72,15 @@ class LearningTask:
         return np.sort(training), np.sort(test)
 
 
-def learning_task(frame: Any, target: str, *, task: str = "auto", drop: Iterable[str] = ()) -> LearningTask:
+def learning_task(
+    frame: Any,
+    target: str,
+    *,
+    task: str = "auto",
+    drop: Iterable[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    strict: bool = False,
+) -> LearningTask:
     """Take a data frame apart for training.
 
     Parameters
@@ -80,6 +93,10 @@ def learning_task(frame: Any, target: str, *, task: str = "auto", drop: Iterable
         "auto" decides by the target: words, booleans and few whole numbers are classes.
     drop : iterable of str
         Columns to leave out.
+    kinds : mapping of str to str, optional
+        Declared kinds of columns; see `softwood.tabular.table.resolve_kinds`.
+    strict : bool
+        Refuse columns that nothing can be learned from, rather than leave them out with a note.
 
     Examples
     --------
@@ -96,11 +113,13 @@ def learning_task(frame: Any, target: str, *, task: str = "auto", drop: Iterable
         raise ValueError(f"The task must be auto, classification or regression; got {task!r}.")
     names = _names(frame)
     dropped = {names[require_column(name, names)] for name in drop}
+    declared = {names[require_column(name, names)]: kind for name, kind in (kinds or {}).items()}
     require_column(target, names)
     kept = [name for name in names if name not in dropped - {target}]
     # Dropped before it is read: a column may be dropped because it cannot be.
     frame = _select(frame, kept)
-    table = read_table(frame)
+    found = resolve_kinds({name: kind for name, kind in declared.items() if name in kept}, _unread(kept))
+    table = read_table(frame, declared=found)
     j = kept.index(target)
     frame, table, notes = _with_target(frame, table, j)
     task = infer_task(table, j) if task == "auto" else task
@@ -110,9 +129,11 @@ def learning_task(frame: Any, target: str, *, task: str = "auto", drop: Iterable
             f"A model needs a column besides the target {target!r}; the table has no other. "
             "Add at least one feature column."
         )
-    features = [i for i in range(len(kept)) if i != j]
-    notes += _check_features(table, features)
-    return LearningTask(_select(frame, [kept[i] for i in features]), values, target, task, notes)
+    features, more = _usable_features(table, [i for i in range(len(kept)) if i != j], strict=strict)
+    chosen = [kept[i] for i in features]
+    return LearningTask(
+        _select(frame, chosen), values, target, task, notes + more, _kinds_of(table, features, declared)
+    )
 
 
 def known_task(frame: Any, model: Model, target: str) -> LearningTask:
@@ -127,13 +148,14 @@ def known_task(frame: Any, model: Model, target: str) -> LearningTask:
     if model.head.classes is None:
         return LearningTask(features, _target_values(table, j, "regression"), target, "regression", notes)
     index_of = {label: i for i, label in enumerate(class_labels(model.head.classes))}
-    unknown = sorted({label for label in table.labels(j) if label not in index_of})
+    labels = _class_texts(table, j)
+    unknown = sorted({label for label in labels if label not in index_of})
     if unknown:
         raise ValueError(
             f"The classes of {target!r} must be those of the model, {', '.join(map(repr, index_of))}; got "
             f"{unknown[0]!r}. Name the right column with --target, or leave these rows out."
         )
-    codes = np.array([index_of[label] for label in table.labels(j)])
+    codes = np.array([index_of[label] for label in labels])
     return LearningTask(features, model.head.classes[codes], target, "classification", notes)
 
 
@@ -168,11 +190,19 @@ def infer_task(table: Table, j: int) -> str:
     """Task for a target column: classes for words, booleans and few whole numbers, else regression."""
     if table.kinds[j] in ("category", "boolean"):
         return "classification"
-    if table.kinds[j] == "datetime":
+    if table.kinds[j] in DATES:
         return "regression"
     values = np.unique(table.numbers(j))
     is_whole = bool(np.all(values == np.rint(values)))
     return "classification" if is_whole and len(values) <= MAX_INTEGER_CLASSES else "regression"
+
+
+def _class_texts(table: Table, j: int) -> list[str]:
+    """Class labels of a column without missing cells, spelt alike whether they came as texts or not."""
+    if table.columns is not None and is_text(table.columns[j]) and table.kinds[j] in ("boolean", "numeric"):
+        numbers = table.numbers(j)
+        return class_labels(numbers.astype(bool) if table.kinds[j] == "boolean" else numbers)
+    return list(table.labels(j))
 
 
 def _names(frame: Any) -> list[str]:
@@ -219,16 +249,16 @@ def _remedy(missing: Sequence[str], names: Sequence[str]) -> str:
 def _target_values(table: Table, j: int, task: str) -> np.ndarray:
     name, kind = table.name(j), table.kinds[j]
     if task == "regression":
-        if kind in ("category", "datetime"):
+        if kind == "category" or kind in DATES:
             raise ValueError(
-                f"The target of a regression must hold numbers; {name!r} holds {kind} values. "
+                f"The target of a regression must hold numbers; {name!r} holds {'dates' if kind in DATES else kind}. "
                 "Choose another column, or --task classification."
             )
         values = table.numbers(j)
         if not np.isfinite(values).all():
             raise ValueError(f"The target {name!r} must be finite; it holds an infinity. Leave such rows out.")
         return values
-    labels = table.labels(j)
+    labels = _class_texts(table, j)
     distinct = sorted(set(labels))
     if len(distinct) < 2:
         raise ValueError(
@@ -242,40 +272,70 @@ def _target_values(table: Table, j: int, task: str) -> np.ndarray:
         )
     if kind == "numeric":
         values = table.numbers(j)
-        return values.astype(np.int64) if np.all(values == np.rint(values)) else values
+        is_whole = np.all(values == np.rint(values)) and np.all(np.abs(values) < 2**62)
+        return np.array([int(label) for label in labels]) if is_whole else values  # by label: exact beyond 2^53
     return np.array(labels, dtype=str)
 
 
-def _check_features(table: Table, columns: Sequence[int]) -> list[str]:
-    """Refuse columns that nothing can be learned from; return notes on those that look like mistakes."""
-    notes = []
+def _unread(names: Sequence[str]) -> Table:
+    """A table that has names only."""
+    return Table(tuple(names), ("numeric",) * len(names), 0)
+
+
+def _kinds_of(table: Table, features: Sequence[int], declared: Mapping[str, str]) -> dict[str, str] | None:
+    """Kinds that were declared, or that another choice of rows might change: what texts are read as."""
+    found = {}
+    for i in features:
+        name, kind = table.name(i), table.kinds[i]
+        if name in declared or (table.columns is not None and is_text(table.columns[i])):
+            found[name] = kind
+    return found or None
+
+
+def _usable_features(table: Table, columns: Sequence[int], *, strict: bool) -> tuple[list[int], list[str]]:
+    """Columns that something may be learned from, and notes on those left out or that look like mistakes."""
+    usable, useless, notes = [], {}, []
     for j in columns:
-        name = table.name(j)
-        drop = f"with --drop {shlex.quote(name)}"
-        if table.kinds[j] != "category":
-            values = table.numbers(j)
-            require_finite(values, name)
-            if np.isnan(values).all():
-                raise ValueError(f"Column {name!r} has no values at all. Leave it out {drop}.")
-            continue
-        present = [label for label in table.labels(j) if label is not None]
-        distinct = set(present)
-        if not present:
-            raise ValueError(f"Column {name!r} has no values at all. Leave it out {drop}.")
-        is_id = len(present) > MAX_ONE_HOT_LEVELS and len(distinct) == len(present)
-        words = sorted(label for label in distinct if not _is_number(label))
-        if 0 < len(words) <= len(distinct) // 10:
-            mistake = f"Column {name!r} holds numbers, but also {words[0]!r}"
-            remedy = f"Correct or empty such cells; or leave the column out {drop}."
-            if is_id:
-                raise ValueError(f"{mistake}. {remedy}")
-            notes.append(f"{mistake}, and is read as text. {remedy}")
-        elif is_id:
-            raise ValueError(
-                f"Column {name!r} has a different text in every row, like an identifier: nothing can be learned from "
-                f"it. Leave it out {drop}."
-            )
-    return notes
+        reason, note = _look_at(table, j)
+        if reason is None:
+            usable.append(j)
+        else:
+            useless[table.name(j)] = reason
+        if note is not None:
+            notes.append(note)
+    if useless and (strict or not usable):
+        name, reason = next(iter(useless.items()))
+        raise ValueError(f"Column {name!r} {reason}. Leave it out with --drop {shlex.quote(name)}.")
+    if useless:
+        listed = "; ".join(f"{name!r} {reason}" for name, reason in useless.items())
+        notes.insert(0, f"Left out, since nothing can be learned from them: {listed}.")
+    return usable, notes
+
+
+def _look_at(table: Table, j: int) -> tuple[str | None, str | None]:
+    """Why a column is of no use, if it is; and a note if it looks like a mistake."""
+    name = table.name(j)
+    if table.kinds[j] != "category":
+        return ("has no values at all" if np.isnan(table.numbers(j)).all() else None), None
+    present = [label for label in table.labels(j) if label is not None]
+    distinct = set(present)
+    if not present:
+        return "has no values at all", None
+    is_id = len(present) > MAX_ONE_HOT_LEVELS and len(distinct) == len(present)
+    words = sorted(label for label in distinct if not _is_number(label))
+    remedy = f"Correct or empty such cells; or leave the column out with --drop {shlex.quote(name)}."
+    if 0 < len(words) <= len(distinct) // 10:
+        mistake = f"Column {name!r} holds numbers, but also {words[0]!r}{hint(words[0], 'numeric')}"
+        if is_id:
+            raise ValueError(f"{mistake}. {remedy}")
+        return None, f"{mistake}, and is read as text. {remedy}"
+    alike = looks_like(words)
+    if alike is not None and len(words) == len(distinct):
+        note = (
+            f"Column {name!r} looks like {alike}, but is read as text, as {words[0]!r} shows{hint(words[0], 'text')}."
+        )
+        return ("has a different text in every row" if is_id else None), note
+    return ("has a different text in every row, like an identifier" if is_id else None), None
 
 
 def _is_number(label: str) -> bool:

@@ -13,6 +13,7 @@ import zlib
 from dataclasses import dataclass
 
 _SAMPLE_BYTES = 1 << 16
+_SCAN_BYTES = 1 << 24
 _QUOTED = re.compile(r'"[^"]*"')
 _GZIP = b"\x1f\x8b"
 # Bytes that no text has: control characters other than tab, line feed, form feed, carriage return and escape.
@@ -31,8 +32,8 @@ class TextFormat:
     decimal_point: str = "."
 
 
-def text_format(path: str, separator: str) -> TextFormat:
-    """Look at the beginning of a file whose name promises the given separator.
+def text_format(path: str, separator: str, *, is_given: bool = False) -> TextFormat:
+    """Look at the beginning of a file whose name promises the given separator, or whose reader does (`is_given`).
 
     A .csv file may also have semicolons or tabs; where commas separate no cells, they may stand for decimal points.
 
@@ -49,13 +50,28 @@ def text_format(path: str, separator: str) -> TextFormat:
     if not lines:
         raise TableFileError(f"{path} is empty; it must hold a header and rows. Check how it was written.")
     header = _QUOTED.sub("", lines[0])
-    if separator == "," and "," not in header:
+    if separator == "," and "," not in header and not is_given:
         separator = next((other for other in ";\t" if other in header), separator)
     if separator != ",":
-        cell = re.compile(rf'(?:^|{separator}) *"?[-+]?\d+,\d+"? *(?={separator}|$)')
+        mark = re.escape(separator)
+        cell = re.compile(rf'(?:^|{mark}) *"?[-+]?\d+,\d+"? *(?={mark}|$)')
         if any(cell.search(line) for line in lines[1:]):
             return TextFormat(separator, ",")
     return TextFormat(separator)
+
+
+def has_needless_zeros(path: str, format_: TextFormat) -> bool:
+    """Whether a cell of the file may begin with a needless zero, as 0123 does; false if certainly none does."""
+    if path.lower().endswith(".gz"):  # not worth reading it once more
+        return True
+    cell = re.compile(rb'(?:\A|[\n\r" ' + re.escape(format_.separator).encode() + rb"])[-+]?0[0-9]")
+    with open(path, "rb") as file:
+        rest = b""
+        while block := file.read(_SCAN_BYTES):
+            if cell.search(rest + block):
+                return True
+            rest = block[-3:]
+    return False
 
 
 def _beginning(path: str) -> bytes:

@@ -15,13 +15,19 @@ import typer
 import softwood
 from softwood.cli.console import (
     AsJson,
+    Categorical,
+    Date,
+    Delimiter,
     Drop,
     Jobs,
+    Numeric,
     Seed,
     Source,
+    Strict,
     Target,
     Task,
     as_json_text,
+    declared_kinds,
     kinds_of,
     open_table,
     print_files,
@@ -45,10 +51,17 @@ def train(
     out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")] = Path("model.safetensors"),
     task: Task = "auto",
     drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    date: Date = None,
+    strict: Strict = False,
+    delimiter: Delimiter = None,
     test_fraction: Annotated[float, typer.Option(help="Share of rows held out to judge the model.")] = 0.2,
     params: Annotated[Path | None, typer.Option(help="JSON file of hyperparameters, as tune writes.")] = None,
     random_state: Seed = 0,
     n_jobs: Jobs = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="File to save the state of training to, every 30 s.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the --checkpoint, if that file exists.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Also write test rows, plots and an HTML report.")] = False,
     as_json: AsJson = False,
     hyperparameters: dict[str, Any] = {},  # noqa: B006 (never changed; each becomes an option)
@@ -57,15 +70,22 @@ def train(
     started = time.monotonic()
     files = {"model": out, "run": run_file(out)}
     require_place(out, (".safetensors",))
-    require_apart([*files.values(), _test_rows_file(out)], {"table": source, "file of parameters": params})
-    frame, target, task = open_table(source, target, task)
-    found = learning_task(frame, target, task=task, drop=drop or ())
+    inputs = {"table": source, "file of parameters": params}
+    require_apart([*files.values(), _test_rows_file(out)], inputs)
+    if checkpoint is not None:
+        require_place(checkpoint)
+        require_apart([checkpoint], inputs)
+    elif resume:
+        raise ValueError("--resume goes on from a file that --checkpoint names; name it.")
+    kinds = declared_kinds(categorical, numeric, date)
+    frame, target, task = open_table(source, target, task, kinds=kinds, delimiter=delimiter)
+    found = learning_task(frame, target, task=task, drop=drop or (), kinds=kinds, strict=strict)
     print_notes(found.notes)
     training_rows, test_rows = found.split(test_fraction, random_state)
     training, test = found.take(training_rows), found.take(test_rows)
-    chosen = _read_params(params) | hyperparameters
+    chosen = {"column_kinds": found.column_kinds} | _read_params(params) | hyperparameters
     estimator = _estimator(found.task, chosen, random_state, n_jobs, verbose=not as_json)
-    interrupted = _fit(estimator, training)
+    interrupted = _fit(estimator, training, checkpoint, resume)
     metrics = compute_metrics(estimator, test.features, test.target)
     estimator.save(out)
     run = {
@@ -106,6 +126,11 @@ def tune(
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON file for the best parameters.")] = Path("best.json"),
     task: Task = "auto",
     drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    date: Date = None,
+    strict: Strict = False,
+    delimiter: Delimiter = None,
     n_members: Annotated[
         int, typer.Option(*option_names("n_members"), min=1, help="Number of ensembles averaged in each trial.")
     ] = 1,
@@ -121,8 +146,9 @@ def tune(
 
     require_place(out, (".json",))
     require_apart([out, out.with_suffix(".db")], {"table": source})
-    frame, target, task = open_table(source, target, task)
-    found = learning_task(frame, target, task=task, drop=drop or ())
+    kinds = declared_kinds(categorical, numeric, date)
+    frame, target, task = open_table(source, target, task, kinds=kinds, delimiter=delimiter)
+    found = learning_task(frame, target, task=task, drop=drop or (), kinds=kinds, strict=strict)
     print_notes(found.notes)
     name = study or f"{Path(source).name} {target}"
     storage = storage or f"sqlite:///{out.with_suffix('.db')}"
@@ -163,11 +189,11 @@ def _estimator(task: str, params: dict[str, Any], seed: int, n_jobs: int | None,
     return kind(**params, random_state=seed, n_jobs=n_jobs, verbose=int(verbose))
 
 
-def _fit(estimator: Any, training: LearningTask) -> bool:
+def _fit(estimator: Any, training: LearningTask, checkpoint: Path | None = None, resume: bool = False) -> bool:
     """Train. Returns whether Ctrl-C stopped it; in the first epoch, when there is nothing to keep yet, it passes on."""
     interrupted = False
     try:
-        estimator.fit(training.features, training.target)
+        estimator.fit(training.features, training.target, checkpoint=checkpoint, resume=resume)
     except KeyboardInterrupt:
         epochs = estimator.history_["epoch"] if hasattr(estimator, "model_") else []
         if not epochs:

@@ -100,7 +100,8 @@ class Search:
         scores: list[float] = []
         for step, (training_rows, test_rows) in enumerate(self.folds()):
             training, test = self.task.take(training_rows), self.task.take(test_rows)
-            estimator = kind(**params, random_state=self.seed, n_jobs=self.n_jobs)
+            kinds = self.task.column_kinds
+            estimator = kind(**params, column_kinds=kinds, random_state=self.seed, n_jobs=self.n_jobs)
             try:
                 estimator.fit(training.features, training.target)
             except FloatingPointError as error:  # too high a learning rate is a bad trial, not an error

@@ -14,10 +14,12 @@ from softwood.explain.columns import (
     tree_traffic,
     usage,
 )
+from softwood.explain.explainer import ContributionExplainer
 from softwood.explain.leaves import most_probable_leaves
 from softwood.explain.paths import DecisionPath, TreePath, decision_path, rules
 
 __all__ = [
+    "ContributionExplainer",
     "Contributions",
     "DecisionPath",
     "TreePath",

@@ -7,7 +7,7 @@ stored with the model.
 *Contributions of columns* (`column_contributions`) split the raw scores of a row. Let v_i be the mean output below node
 i over background rows, weighted by how much of each row arrives there. Going from i to its children changes what is
 expected of the row by P(x -> i) (S v_left + (1 - S) v_right - v_i). These changes add up to T(x) - v_root, and each is
-shared among the inputs of the split in proportion to |w_f (x_f - mean x_f)|.
+shared among the columns in proportion to how far what each brings to the split is from its mean over the background.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood import ops, reference
-from softwood.model.model import Model, model_of
+from softwood import reference
+from softwood.model.member_rows import MemberRows
+from softwood.model.model import model_of
 
 # Floats held at once while all nodes of a tree are walked for many rows.
 _MAX_FLOATS = 1 << 24
@@ -71,26 +72,29 @@ class Usage:
 def usage(estimator: Any, X: Any) -> Usage:
     """Traffic at each node, reachable leaves and unused nodes, over the rows of a table."""
     model = model_of(estimator)
-    inputs = model.inputs(X)
     reachable, traffic = [], []
-    for i, (member, (w, b, _)) in enumerate(zip(model.members, model.folded, strict=True)):
-        x = inputs[member.encoding].astype(np.float64)
-        activation, gamma = member.trees.activation, member.trees.gamma
-        counts = ops.reachability(x, w, split_bias=b, activation=activation, gamma=gamma)
-        reachable.append(counts.leaves.mean(axis=0, dtype=np.float64))
-        traffic.append(np.array([_traffic(model, i, tree, x) for tree in range(len(w))]))
+    for rows in model.rows(X):
+        walks = [_mean_walk(rows, tree) for tree in range(rows.n_trees)]
+        traffic.append(np.array([reach for reach, _ in walks]))
+        reachable.append(np.array([n_leaves for _, n_leaves in walks]))
     return Usage(reachable, traffic)
 
 
 def tree_traffic(estimator: Any, X: Any, trees: Sequence[tuple[int, int]]) -> list[NDArray[np.float64]]:
     """What `usage` says of the traffic at the nodes [2^(d+1) - 1] of some trees, given by member and number."""
     model = model_of(estimator)
-    inputs = model.inputs(X)
-    return [_traffic(model, i, tree, inputs[model.members[i].encoding].astype(np.float64)) for i, tree in trees]
+    rows = model.rows(X)
+    return [_mean_walk(rows[i], tree)[0] for i, tree in trees]
 
 
-def _traffic(model: Model, member: int, tree: int, x: np.ndarray) -> NDArray[np.float64]:
-    return sum(reach.sum(axis=0) for _, _, reach in walk(model, member, tree, x)) / len(x)
+def _mean_walk(rows: MemberRows, tree: int) -> tuple[NDArray[np.float64], float]:
+    """Mean probability of arriving at each node of a tree, and mean number of leaves reached."""
+    total, n_leaves, n_rows = np.zeros(0), 0, 0
+    for some, _, reach in walk(rows, tree):
+        total = reach.sum(axis=0) + (total if len(total) else 0)
+        n_leaves += int(np.count_nonzero(reach[:, reach.shape[1] // 2 :]))
+        n_rows = some.stop
+    return total / n_rows, n_leaves / n_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,46 +134,39 @@ def column_contributions(estimator: Any, X: Any, *, background: Any = None) -> C
     True
     """
     model = model_of(estimator)
-    inputs = model.inputs(X)
-    usual = inputs if background is None else model.inputs(background)
-    n = len(next(iter(inputs.values())))
-    values = np.zeros((n, model.n_columns, model.n_outputs))
-    base = np.zeros(model.n_outputs)
-    for i, (member, (w, _, o)) in enumerate(zip(model.members, model.folded, strict=True)):
-        x, others = (each[member.encoding].astype(np.float64) for each in (inputs, usual))
-        columns = model.program.column_of_feature(member.encoding)
-        is_column = (columns[:, None] == np.arange(model.n_columns)).astype(np.float64)
-        distance = np.abs(x - others.mean(axis=0))
-        base += member.trees.offset
-        for tree in range(len(w)):
-            expected = _node_means(model, i, tree, others, o[tree])
+    members = model.rows(X)
+    usual = members if background is None else model.rows(background)
+    values = np.zeros((model.program.read(X).n_rows, model.n_columns, model.n_outputs))
+    base = np.sum([member.trees.offset.astype(np.float64) for member in model.members], axis=0)
+    for rows, others in zip(members, usual, strict=True):
+        for tree in range(rows.n_trees):
+            expected = _node_means(others, tree)
             base += expected[0]
-            for rows, left, reach in walk(model, i, tree, x):
+            for some, left, reach in walk(rows, tree):
                 n_splits = left.shape[1]
                 child = expected[1:].reshape(n_splits, 2, -1)
                 change = left[..., None] * child[:, 0] + (1 - left[..., None]) * child[:, 1] - expected[:n_splits]
                 change *= reach[:, :n_splits, None]
-                values[rows] += _share(change, distance[rows], np.abs(w[tree]), is_column)
+                for split in np.flatnonzero(change.any(axis=(0, 2))).tolist():
+                    values[some] += _shares(rows, others, tree, split)[some, :, None] * change[:, split, None, :]
     return Contributions(model.column_names, values / len(model.members), base / len(model.members))
 
 
-def _share(change: np.ndarray, distance: np.ndarray, weight: np.ndarray, is_column: np.ndarray) -> np.ndarray:
-    """Changes [n, splits, k] shared among columns [n, columns, k] by weight [splits, p] times distance [n, p]."""
-    shared = np.zeros((len(change), is_column.shape[1], change.shape[2]))
-    for i in range(len(weight)):
-        size = distance * weight[i]
-        # The change of a row that is average in every input of the split must be assigned, too.
-        size[size.sum(axis=1) <= 0] = weight[i] if weight[i].any() else 1.0
-        share = (size / size.sum(axis=1, keepdims=True)) @ is_column
-        shared += share[:, :, None] * change[:, i, None, :]
-    return shared
+def _shares(rows: MemberRows, others: MemberRows, tree: int, split: int) -> np.ndarray:
+    """Shares of the columns in what a split does to each row [n, n_columns]."""
+    distance = np.abs(rows.effects(tree, split) - others.effects(tree, split).mean(axis=0))
+    # A row that is usual in every column of the split still needs its change accounted for.
+    weight = rows.weights(tree)[split]
+    distance[distance.sum(axis=1) <= 0] = weight if weight.any() else 1.0
+    return distance / distance.sum(axis=1, keepdims=True)
 
 
-def _node_means(model: Model, member: int, tree: int, x: np.ndarray, leaf_weight: np.ndarray) -> np.ndarray:
+def _node_means(rows: MemberRows, tree: int) -> np.ndarray:
     """Mean output below each node [nodes, k] over rows, weighted by how much of each arrives; unused: the leaves'."""
+    leaf_weight = rows.leaf_weight[tree]
     n_splits = len(leaf_weight) - 1
     total, mass = np.zeros((2 * n_splits + 1, leaf_weight.shape[1])), np.zeros(2 * n_splits + 1)
-    for _, _, reach in walk(model, member, tree, x):
+    for _, _, reach in walk(rows, tree):
         mass += reach.sum(axis=0)
     total[n_splits:] = mass[n_splits:, None] * leaf_weight
     plain = np.concatenate([np.zeros((n_splits, leaf_weight.shape[1])), leaf_weight])
@@ -179,17 +176,14 @@ def _node_means(model: Model, member: int, tree: int, x: np.ndarray, leaf_weight
     return np.where(mass[:, None] > 0, total / np.maximum(mass, 1e-300)[:, None], plain)
 
 
-def walk(model: Model, member: int, tree: int, x: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+def walk(rows: MemberRows, tree: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Blocks of rows: (rows, left [rows, 2^d - 1], reach [rows, 2^(d+1) - 1]) of one tree."""
-    trees = model.members[member].trees
-    w, b, _ = model.folded[member]
-    n_splits = w.shape[1]
-    block = max(1, _MAX_FLOATS // (2 * n_splits + 1))
-    for first in range(0, len(x), block):
-        rows = slice(first, min(first + block, len(x)))
-        t = x[rows] @ w[tree].T + (0.0 if b is None else b[tree])
-        routing = reference.route(t.astype(np.float64), trees.activation, trees.gamma)
-        yield rows, routing.left, reference.reach_probability(routing.left, routing.right)
+    t = rows.split_values(tree)
+    block = max(1, _MAX_FLOATS // (2 * t.shape[1] + 1))
+    for first in range(0, len(t), block):
+        some = slice(first, min(first + block, len(t)))
+        routing = reference.route(t[some], rows.activation, rows.gamma)
+        yield some, routing.left, reference.reach_probability(routing.left, routing.right)
 
 
 def shap_explanation(estimator: Any, X: Any, *, background: Any = None) -> Any:

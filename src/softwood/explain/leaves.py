@@ -23,12 +23,10 @@ def most_probable_leaves(estimator: Any, X: Any) -> NDArray[np.int64]:
     (100, 2, 3)
     """
     model = model_of(estimator)
-    inputs = model.inputs(X)
-    n = len(next(iter(inputs.values())))
-    found = np.empty((n, len(model.members), len(model.folded[0][0])), dtype=np.int64)
-    for i, member in enumerate(model.members):
-        x = inputs[member.encoding].astype(np.float64)
-        for tree in range(found.shape[2]):
-            for rows, left, reach in walk(model, i, tree, x):
-                found[rows, i, tree] = reach[:, left.shape[1] :].argmax(axis=1)
+    members = model.rows(X)
+    found = np.empty((model.program.read(X).n_rows, len(members), members[0].n_trees), dtype=np.int64)
+    for i, rows in enumerate(members):
+        for tree in range(rows.n_trees):
+            for some, left, reach in walk(rows, tree):
+                found[some, i, tree] = reach[:, left.shape[1] :].argmax(axis=1)
     return found

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from softwood import reference
 from softwood.explain.split_rules import SplitRule, split_rule
 from softwood.explain.tree_view import check_tree
+from softwood.model.member_rows import MemberRows, member_rows
 from softwood.model.model import Model, model_of
 
 
@@ -96,12 +97,8 @@ def decision_path(estimator: Any, X: Any, row: int = 0) -> DecisionPath:
     """
     model = model_of(estimator)
     one = _one_row(model, X, row)
-    inputs = model.inputs(one)
-    trees = []
-    for i, (member, (w, b, o)) in enumerate(zip(model.members, model.folded, strict=True)):
-        x = inputs[member.encoding][0].astype(np.float64)
-        for tree in range(len(w)):
-            trees.append(_tree_path(model, i, tree, x, w[tree], None if b is None else b[tree], o[tree]))
+    members = model.rows(one)
+    trees = [_tree_path(rows, i, tree, len(members)) for i, rows in enumerate(members) for tree in range(rows.n_trees)]
     offset = np.asarray(np.mean([member.trees.offset for member in model.members], axis=0, dtype=np.float64))
     scores = model.raw_scores(one)
     return DecisionPath(trees, offset, scores[0], model.head.predictions(scores)[0])
@@ -114,21 +111,19 @@ def _one_row(model: Model, X: Any, row: int) -> Any:
     return table.rows(row, row + 1)
 
 
-def _tree_path(
-    model: Model, member: int, tree: int, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, o: np.ndarray
-) -> TreePath:
-    trees, n_splits = model.members[member].trees, len(w)
+def _tree_path(rows: MemberRows, member: int, tree: int, n_members: int) -> TreePath:
+    """The way of the first row."""
+    t, leaf_weight = rows.split_values(tree)[0], rows.leaf_weight[tree]
+    routing = reference.route(t, rows.activation, rows.gamma)
     reach, left, leaves = {0: 1.0}, {}, {}
     waiting = [0]
     while waiting:
         i = waiting.pop()
-        if i >= n_splits:
-            leaves[i] = reach[i] * o[i - n_splits] / len(model.members)
+        if i >= len(t):
+            leaves[i] = reach[i] * leaf_weight[i - len(t)] / n_members
             continue
-        t = np.array(w[i] @ x + (0.0 if b is None else b[i]), np.float64)
-        routing = reference.route(t, trees.activation, trees.gamma)
-        left[i] = float(routing.left)
-        for child, probability in ((2 * i + 1, left[i]), (2 * i + 2, float(routing.right))):
+        left[i] = float(routing.left[i])
+        for child, probability in ((2 * i + 1, left[i]), (2 * i + 2, float(routing.right[i]))):
             if probability > 0:
                 reach[child] = reach[i] * probability
                 waiting.append(child)
@@ -153,14 +148,7 @@ def rules(estimator: Any, X: Any, row: int = 0, *, member: int = 0, tree: int = 
     model = model_of(estimator)
     check_tree(model, member, tree)
     one = _one_row(model, X, row)
-    name = model.members[member].encoding
-    x = model.inputs(one)[name][0].astype(np.float64)
-    w, b, o = model.folded[member]
-    bias = None if b is None else b[tree]
-    path = _tree_path(model, member, tree, x, w[tree], bias, o[tree])
-    base = model.preprocessor.read(one)[0]
-    gamma = model.members[member].trees.gamma
-    return [
-        split_rule(model.program, name, w[tree, i], 0.0 if bias is None else bias[i], gamma, base, path.left[i])
-        for i in path.hard_path[:-1]
-    ]
+    base = model.preprocessor.read(one)
+    rows = member_rows(model, member, base)
+    path = _tree_path(rows, member, tree, len(model.members))
+    return [split_rule(model, member, tree, i, base[0], path.left[i]) for i in path.hard_path[:-1]]

@@ -22,7 +22,7 @@ from softwood.explain.history import mean_history
 from softwood.explain.tree_view import strongest_trees, tree_view
 from softwood.model.model import Model
 from softwood.model.whole_file import write_whole
-from softwood.tabular.table import Table
+from softwood.tabular.table import DATES, Table
 
 N_TREES = 16
 N_ROWS = 24
@@ -70,6 +70,7 @@ def report_data(estimator: Any, test: LearningTask) -> dict[str, Any]:
             "members": len(model.members),
             "trees in each": len(model.members[0].trees.leaf_weight),
             "depth": model.members[0].trees.leaf_weight.shape[1].bit_length() - 1,
+            "parameters stored": model.n_parameters.stored,
             "softwood": softwood.__version__,
         },
         "metrics": [
@@ -181,7 +182,7 @@ def _prediction(model: Model, prediction: np.ndarray) -> str:
 
 def _shown(table: Table, row: int, j: int) -> str:
     one = table.rows(row, row + 1)
-    label = one.labels(j)[0] if table.kinds[j] in ("category", "datetime") else _cell(float(one.numbers(j)[0]))
+    label = one.labels(j)[0] if table.kinds[j] in ("category", *DATES) else _cell(float(one.numbers(j)[0]))
     return "missing" if label is None else label
 
 

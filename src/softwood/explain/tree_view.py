@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.importance import N_ROWS, split_stakes
+from softwood.model.member_rows import member_rows
 from softwood.model.model import Model
 
 _N_FEATURES = 3
@@ -73,11 +74,10 @@ def tree_view(
     check_tree(model, member, tree)
     if not 0 <= output < model.n_outputs:
         raise ValueError(f"The output must be 0 to {model.n_outputs - 1}; got {output}.")
-    split_weight, _, leaf_weight = model.folded[member]
-    leaves = leaf_weight[tree, :, output] / len(model.members)
+    leaves = model.members[member].trees.leaf_weight[tree, :, output].astype(np.float64) / len(model.members)
     full_depth = len(leaves).bit_length() - 1
     depth = min(full_depth, max_depth)
-    columns = _column_weights(model, member, split_weight[tree])
+    columns = _column_weights(model, member, tree)
     below = _leaf_means(leaves, reach)
     nodes = []
     for i in range(2 ** (depth + 1) - 1):
@@ -97,18 +97,17 @@ def tree_view(
 
 def strongest_trees(model: Model, X: Any) -> list[tuple[int, int]]:
     """(member, tree) of all trees, those first whose splits decide most over the first rows of X."""
-    inputs = model.inputs(model.program.read(X).rows(0, N_ROWS))
     found = []
-    for i, (member, folded) in enumerate(zip(model.members, model.folded, strict=True)):
-        stakes = split_stakes(inputs[member.encoding], *folded, member.trees.activation, member.trees.gamma).sum(axis=1)
+    for i, rows in enumerate(model.rows(model.program.read(X).rows(0, N_ROWS))):
+        stakes = split_stakes(rows).sum(axis=1)
         found += [(-float(stake), i, tree) for tree, stake in enumerate(stakes)]
     return [(i, tree) for _, i, tree in sorted(found)]
 
 
-def _column_weights(model: Model, member: int, split_weight: np.ndarray) -> NDArray[np.float64]:
-    """Share of each column in the absolute weights of each split [2^d - 1, n_columns]; inputs are standardised."""
-    column_of = model.program.column_of_feature(model.members[member].encoding)
-    weights = np.abs(split_weight) @ (column_of[:, None] == np.arange(model.n_columns))
+def _column_weights(model: Model, member: int, tree: int) -> NDArray[np.float64]:
+    """Share of each column in what each split looks at [2^d - 1, n_columns]: in weights, or in ranges of tables."""
+    no_rows = np.zeros((0, len(model.program.base)), dtype=np.float32)
+    weights = member_rows(model, member, no_rows).weights(tree)
     return weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
 
 

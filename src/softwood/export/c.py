@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from softwood.export import ExportError
 from softwood.export import c_text as text
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program, TreeGroup
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value
 from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
+from softwood.tabular.lookups import ONE_FRACTION, Lookup
+from softwood.tabular.table import DATES
 
 _LANES = 8
 # Nodes that the C follows at a time: enough to keep a processor busy, in a few kilobytes of stack.
@@ -51,14 +54,11 @@ def c_source(program: Program, stem: str) -> tuple[str, str]:
             text.PREAMBLE.format(stem=stem, n_scores=program.n_scores, batch=_BATCH, largest=largest),
             _readers(program),
             *(_encoding(encoding, i) for i, encoding in enumerate(program.encodings.values())),
+            _cells(program.lookups) if program.lookups else "",
             text.NUMBERS,
             *(text.ACTIVATIONS[kind] for kind in sorted({member.activation for member in program.members})),
-            text.TRAVERSAL_START,
-            *(
-                _trees(member, trees, f"{i}_{g}")
-                for i, member in enumerate(program.members)
-                for g, trees in enumerate(member.groups)
-            ),
+            text.TRAVERSAL_START if program.encodings else "",
+            *(_member(member, i, program.lookups) for i, member in enumerate(program.members)),
             _lookup(program, name) if program.codes else "",
             _predict(program, name),
         ]
@@ -191,6 +191,62 @@ def _width(n_features: int) -> int:
     return -(-(n_features + 1) // _LANES) * _LANES
 
 
+def _member(member: FoldedMember | LookupTrees, i: int, lookups: Sequence[Lookup]) -> str:
+    if isinstance(member, LookupTrees):
+        return _lookup_trees(member, i, lookups)
+    return "\n".join(_trees(member, trees, f"{i}_{g}") for g, trees in enumerate(member.groups))
+
+
+def _cells(lookups: Sequence[Lookup]) -> str:
+    """`read_cells`, which finds the entries of a base row, and its tables."""
+    parts, steps = [text.CELL_OF_CODE], []
+    if any(len(lookup.knots) for lookup in lookups):
+        parts.append(text.CELL_OF_NUMBER.format(one=_float(ONE_FRACTION)))
+    for i, lookup in enumerate(lookups):
+        value = f"base[{lookup.base_column}]"
+        if len(lookup.knots):
+            parts.append(_array("float", f"knots_{i}", map(_float, lookup.knots.tolist())))
+            parts.append(_array("float", f"rates_{i}", map(_float, lookup.rates.tolist())))
+            steps.append(f"    cells[{i}] = cell_of_number({value}, knots_{i}, rates_{i}, {len(lookup.knots)});")
+        else:
+            steps.append(f"    cells[{i}] = cell_of_code({value}, {lookup.n_codes});")
+    body = "\n".join(steps)
+    return "\n".join([*parts, f"static void read_cells(const float *base, struct cell *cells) {{\n{body}\n}}\n"])
+
+
+def _lookup_trees(trees: LookupTrees, i: int, lookups: Sequence[Lookup]) -> str:
+    m, n_splits = trees.split_bias.shape
+    n_tables = len(trees.table_column)
+    # A table that nothing reads, since arrays of C are not empty.
+    columns = trees.table_column if n_tables else np.zeros(1, dtype=np.int32)
+    begin = trees.value_begin(lookups)[:-1] if n_tables else np.zeros(1, dtype=np.int64)
+    values = trees.values if n_tables else np.zeros(1, dtype=np.int16)
+    scaled = trees.leaf_weight * np.float32(trees.leaf_scale)
+    gamma = np.float32(trees.gamma)
+    return "\n".join(
+        [
+            _array("int", f"tables_{i}", map(str, trees.table_begin.tolist())),
+            _array("int", f"columns_{i}", map(str, columns.tolist())),
+            _array("int", f"begin_{i}", map(str, begin.tolist())),
+            _array("short", f"values_{i}", map(str, values.tolist())),
+            _array("float", f"bias_{i}", map(_float, trees.split_bias.ravel().tolist())),
+            _array("float", f"leaves_{i}", map(_float, scaled.ravel().tolist())),
+            text.LOOKUP_TREES.format(
+                i=i,
+                n_trees=m,
+                n_splits=n_splits,
+                depth=trees.depth,
+                one=ONE_FRACTION,
+                unit=_float(trees.unit),
+                minor=trees.activation,
+                half=_float(gamma / np.float32(2)),
+                inverse=_float(np.float32(1) / gamma),
+                scale=_double(1 / trees.leaf_scale),
+            ),
+        ]
+    )
+
+
 def _trees(member: FoldedMember, trees: TreeGroup, i: str) -> str:
     m, n_splits, p = trees.split_weight.shape
     rows = np.zeros((m, n_splits, _width(p)), dtype=np.float32)
@@ -227,20 +283,26 @@ def _lookup(program: Program, name: str) -> str:
 
 
 def _predict(program: Program, name: str) -> str:
-    steps = []
+    memory, steps = [f"float base[{len(program.base)}]"], []
+    if program.encodings:
+        width = max(_width(encoding.n_features) for encoding in program.encodings.values())
+        memory.append(f"float x[{width}]")
     for e, encoding in enumerate(program.encodings):
-        readers = [i for i, member in enumerate(program.members) if member.encoding == encoding]
-        if readers:
-            steps.append(f"    encode_{e}(base, x);")
-            steps += [
-                f"    add_trees_{i}_{g}(x, scores);" for i in readers for g in range(len(program.members[i].groups))
-            ]
+        readers = [
+            (i, m) for i, m in enumerate(program.members) if isinstance(m, FoldedMember) and m.encoding == encoding
+        ]
+        steps += [f"    encode_{e}(base, x);"] if readers else []
+        steps += [f"    add_trees_{i}_{g}(x, scores);" for i, member in readers for g in range(len(member.groups))]
+    if program.lookups:
+        memory.append(f"struct cell cells[{len(program.lookups)}]")
+        steps.append("    read_cells(base, cells);")
+        readers_of_cells = [i for i, member in enumerate(program.members) if isinstance(member, LookupTrees)]
+        steps += [f"    add_lookups_{i}(cells, scores);" for i in readers_of_cells]
     return text.PREDICT.format(
         name=name,
         upper=name.upper(),
         n_columns=len(program.columns),
-        n_base=len(program.base),
-        width=max(_width(encoding.n_features) for encoding in program.encodings.values()),
+        memory="; ".join(memory),
         offset=", ".join(map(_double, program.offset)),
         steps="\n".join(steps),
         n_members=_double(len(program.members)),
@@ -268,7 +330,7 @@ def _head(head: PredictionHead, n_scores: int) -> str:
 
 def _column_comment(program: Program) -> str:
     words = {
-        "datetime": "seconds since 1970-01-01 UTC",
+        **dict.fromkeys(DATES, "seconds since 1970-01-01 UTC"),
         "boolean": "0 or 1",
         "category": "category code",
         "numeric": "number",

@@ -33,7 +33,7 @@ int {name}_predict(const double row[{upper}_N_COLUMNS], double output[{upper}_N_
 
 LOOKUP_DECLARATION = """
 /* Code of a category of a column, for a row: -1 for a label (UTF-8) that training did not see, and for a column that
- * holds no categories. A label of NULL is a missing cell. */
+ * holds no categories. A label of NULL is a missing cell, and so is an empty one. */
 int {name}_category_code(int column, const char *label);
 """
 
@@ -306,13 +306,84 @@ static void add_trees_{i}(const float *x, double *scores) {{
 }}
 """
 
+# What trees of lookups read: the entry of a column in its tables, and how far it is on the way to the next one.
+CELL_OF_CODE = """\
+struct cell {
+    int entry, fraction;
+};
+
+static inline struct cell cell_of_code(float code, int n_codes) {
+    struct cell found = {n_codes, 0};
+    if (code >= 0 && code < n_codes && code == floorf(code)) found.entry = (int)code;
+    return found;
+}
+"""
+
+CELL_OF_NUMBER = """\
+static struct cell cell_of_number(float value, const float *knots, const float *rates, int n) {{
+    struct cell found = {{n, 0}};
+    int low = 0, above = n; /* the last knot that is not above the value, or the first */
+    float position;
+    if (isnan(value)) return found;
+    while (above - low > 1) {{
+        const int middle = (low + above) / 2;
+        if (knots[middle] <= value) low = middle;
+        else above = middle;
+    }}
+    position = (value - knots[low]) * rates[low];
+    if (position > 0.0f) found.fraction = (int)lrintf(position < {one} ? position : {one});
+    found.entry = low;
+    return found;
+}}
+"""
+
+LOOKUP_TREES = """\
+/* Sums of tables, and shares of leaves in scores, are integers: exact in any order. */
+static float split_{i}(const struct cell *cells, int split) {{
+    int sum = 0;
+    for (int j = tables_{i}[split]; j < tables_{i}[split + 1]; ++j) {{
+        const struct cell cell = cells[columns_{i}[j]];
+        const short *value = values_{i} + begin_{i}[j] + cell.entry;
+        sum += value[0] * ({one} - cell.fraction);
+        if (cell.fraction > 0) sum += value[1] * cell.fraction;
+    }}
+    return (float)sum * {unit} + bias_{i}[split];
+}}
+
+static void add_lookups_{i}(const struct cell *cells, double *scores) {{
+    long long sums[N_SCORES] = {{0}};
+    for (int tree = 0; tree < {n_trees}; ++tree) {{
+        int node[{depth} + 1] = {{0}}, n = 1; /* nodes still to visit */
+        float probability[{depth} + 1] = {{1.0f}};
+        while (n-- > 0) {{
+            const int i = node[n];
+            const float arrived = probability[n];
+            if (i >= {n_splits}) {{
+                const float *leaf = leaves_{i} + ((long)tree * ({n_splits} + 1) + i - {n_splits}) * N_SCORES;
+                for (int c = 0; c < N_SCORES; ++c) sums[c] += lrintf(arrived * leaf[c]);
+                continue;
+            }}
+            const float t = split_{i}(cells, tree * {n_splits} + i);
+            float lanes[STEP] = {{0}};
+            lanes[0] = t;
+            const reals part = {minor}(magnitude(load(lanes)), {half}, {inverse});
+            memcpy(lanes, &part, sizeof part);
+            const float left = t < 0.0f ? lanes[0] : 1.0f - lanes[0], right = t < 0.0f ? 1.0f - lanes[0] : lanes[0];
+            if (arrived * right > 0.0f) node[n] = 2 * i + 2, probability[n++] = arrived * right;
+            if (arrived * left > 0.0f) node[n] = 2 * i + 1, probability[n++] = arrived * left;
+        }}
+    }}
+    for (int c = 0; c < N_SCORES; ++c) scores[c] += (double)sums[c] * {scale};
+}}
+"""
+
 LOOKUP = """\
 static int find(const char *const *labels, int n, int missing, const char *label) {{
     if (label == NULL) return missing;
     for (int i = 0; i < n; ++i) {{
         if (strcmp(labels[i], label) == 0) return i;
     }}
-    return -1;
+    return *label ? -1 : missing;
 }}
 
 int {name}_category_code(int column, const char *label) {{
@@ -325,7 +396,7 @@ int {name}_category_code(int column, const char *label) {{
 
 PREDICT = """\
 int {name}_predict(const double row[{upper}_N_COLUMNS], double output[{upper}_N_OUTPUTS]) {{
-    float base[{n_base}], x[{width}];
+    {memory};
     double scores[N_SCORES] = {{{offset}}};
     for (int j = 0; j < {n_columns}; ++j) {{
         if (isinf(row[j])) return j + 1;

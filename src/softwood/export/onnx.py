@@ -5,7 +5,8 @@ model with categories has one input [n, 1] for each column, by its name: double,
 missing number, the empty string a missing category. Dates are seconds since 1970 (UTC). A classifier gives ``label``
 [n] and ``probabilities`` [n, classes]; a regressor gives ``values`` [n, outputs].
 
-Trees are computed densely, by two matrix products per member: ONNX has no operator for a conditional traversal.
+Trees are computed densely, by two matrix products per member: ONNX has no operator for a conditional traversal. Splits
+that are sums of tables are computed in their linear form.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softwood.export import ExportError
+from softwood.model.linear_form import linear_encoding, linear_trees
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program, TreeGroup
 from softwood.tabular.base_columns import (
     FARTHEST_SECONDS,
@@ -27,6 +30,7 @@ from softwood.tabular.base_columns import (
     Value,
 )
 from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
+from softwood.tabular.lookups import ONE_FRACTION
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -47,8 +51,19 @@ def onnx_graph(program: Program) -> ModelProto:
     encoded = {name: _inputs(graph, base, encoding) for name, encoding in program.encodings.items()}
     total = graph.constant(program.offset)
     for member in program.members:
+        if isinstance(member, LookupTrees):
+            continue
         for trees in member.groups:
             total = graph("Add", total, _scores(graph, encoded[member.encoding], member, trees))
+    if program.lookups:
+        encoding, features = linear_encoding(program.lookups)
+        x = _inputs(graph, base, encoding, ramp_steps=ONE_FRACTION)
+        for member in program.members:
+            if isinstance(member, LookupTrees):
+                linear = linear_trees(member, program.lookups, features)
+                assert linear.split_bias is not None
+                group = TreeGroup(linear.split_weight, linear.split_bias, linear.leaf_weight)
+                total = graph("Add", total, _scores(graph, x, member, group))
     scores = graph("Div", total, graph.constant(np.float64(len(program.members))))
     outputs = _head(graph, program.head, program.n_scores, scores)
     found = helper.make_graph(graph.nodes, "softwood", inputs, outputs, graph.constants)
@@ -192,12 +207,18 @@ def _calendar_part(graph: _Graph, seconds: str, unit: CalendarUnit) -> str:
     return graph("Where", is_missing, missing, graph.cast(value, np.float32))
 
 
-def _inputs(graph: _Graph, base: str, encoding: Encoding) -> str:
-    """Inputs of the trees [n, p] in float; the kinds are those of `softwood.tabular.features`."""
+def _inputs(graph: _Graph, base: str, encoding: Encoding, ramp_steps: int = 0) -> str:
+    """Inputs of the trees [n, p] in float; the kinds are those of `softwood.tabular.features`.
+
+    Ramps are rounded to a multiple of one over `ramp_steps`, unless that is 0.
+    """
     pieces = []
     for kind, chosen in encoding.ranges().items():
         x = graph("Gather", base, graph.constant(encoding.source[chosen].astype(np.int64)), axis=1)
         r = _feature_function(graph, kind, x, encoding.start[chosen], encoding.rate[chosen])
+        if ramp_steps and kind is FeatureKind.RAMP:
+            steps = graph.constant(np.float32(ramp_steps))
+            r = graph("Div", graph("Round", graph("Mul", r, steps)), steps)
         feature = graph("Sub", r, graph.constant(encoding.mean[chosen]))
         if encoding.bound is None:
             feature = graph("Mul", feature, graph.constant(encoding.scale[chosen]))
@@ -230,7 +251,7 @@ def _feature_function(graph: _Graph, kind: FeatureKind, x: str, start: np.ndarra
 # Trees and head -----------------------------------------------------------------------------------------------------
 
 
-def _scores(graph: _Graph, x: str, member: FoldedMember, trees: TreeGroup) -> str:
+def _scores(graph: _Graph, x: str, member: FoldedMember | LookupTrees, trees: TreeGroup) -> str:
     """Sum of some trees of a member [n, k] in double."""
     split_weight, split_bias, leaf_weight, depth = trees.split_weight, trees.split_bias, trees.leaf_weight, trees.depth
     m, n_leaves, k = leaf_weight.shape

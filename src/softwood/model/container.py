@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from softwood.model.whole_file import write_whole
 
 FORMAT = "softwood"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _REMEDY = "Name a file that softwood wrote: softwood train, or an estimator's save."
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 

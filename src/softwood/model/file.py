@@ -6,18 +6,22 @@ docs/file-format.md describes the result. `softwood.model.container` puts plain 
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from softwood.model.container import ModelFileError, read_container, write_container
-from softwood.model.file_checks import check_metadata, check_model, require
+from softwood.model.file_checks import check_metadata, check_model, check_preprocessor, require
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.model import Model
+from softwood.model.packing import differences, pack_integers, pack_text, runs, unpack_integers, unpack_text
 from softwood.model.parts import BatchNorm, Head, ModelMember, Trees
 from softwood.tabular.columns import Preprocessor
+from softwood.tabular.lookups import Lookup
 from softwood.training.losses import LOSS_NAMES, Loss
 
 # What reading damaged parts raises.
@@ -30,13 +34,16 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     metadata = {
         "preprocessor": data,
         "head": _head_to_plain(model.head, arrays),
-        "members": [_member_to_plain(member, i, arrays) for i, member in enumerate(model.members)],
-        "history": model.history,
+        "members": [
+            _member_to_plain(member, i, arrays, model.preprocessor.lookups) for i, member in enumerate(model.members)
+        ],
         "has_column_names": model.has_column_names,
         "estimator": model.estimator,
         "target_name": model.target_name,
     }
     arrays["importances"] = model.importances
+    metadata["mean_parameters_read"] = model.mean_parameters_read
+    arrays["history"] = pack_text(json.dumps(model.history))
     write_container(path, metadata, arrays)
 
 
@@ -44,10 +51,14 @@ def read_model(path: str | os.PathLike[str]) -> Model:
     """Read a model file. A `ModelFileError` says what is wrong with one that cannot be read."""
     metadata, arrays = read_container(path)
     try:
+        if "history" not in metadata:
+            metadata["history"] = json.loads(unpack_text(arrays["history"]))
         check_metadata(metadata)
+        preprocessor = Preprocessor.from_plain(metadata["preprocessor"], arrays)
+        check_preprocessor(preprocessor)
         model = Model(
-            Preprocessor.from_plain(metadata["preprocessor"], arrays),
-            [_member_from_plain(data, i, arrays) for i, data in enumerate(metadata["members"])],
+            preprocessor,
+            [_member_from_plain(data, i, arrays, preprocessor) for i, data in enumerate(metadata["members"])],
             _head_from_plain(metadata["head"], arrays),
             metadata["history"],
             metadata["has_column_names"],
@@ -55,6 +66,7 @@ def read_model(path: str | os.PathLike[str]) -> Model:
             target_name=metadata.get("target_name"),
         )
         model.importances = arrays["importances"]
+        model.mean_parameters_read = float(metadata.get("mean_parameters_read", float("nan")))
         check_model(model)
     except ModelFileError as error:
         raise ModelFileError(f"{os.fspath(path)!r} is damaged: {error}") from None
@@ -108,9 +120,15 @@ def _unknown_loss(*_: Any) -> Any:
     raise ValueError("The loss of this model was a Python function, which its file does not hold; pass loss= again.")
 
 
-def _member_to_plain(member: ModelMember, i: int, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _member_to_plain(
+    member: ModelMember, i: int, arrays: dict[str, np.ndarray], lookups: Sequence[Lookup]
+) -> dict[str, Any]:
     trees = member.trees
     prefix = f"members.{i}."
+    if isinstance(trees, LookupTrees):
+        arrays |= {prefix + name: array for name, array in _lookup_arrays(trees, lookups).items()}
+        fields = {name: getattr(trees, name) for name in ("gamma", "activation", "step", "n_trainable")}
+        return {"encoding": member.encoding, **fields}
     optional: dict[str, np.ndarray | None] = {"split_bias": trees.split_bias}
     if trees.feature_mask is not None:
         optional["feature_mask"] = np.packbits(trees.feature_mask, axis=2)
@@ -126,8 +144,57 @@ def _member_to_plain(member: ModelMember, i: int, arrays: dict[str, np.ndarray])
     return data
 
 
-def _member_from_plain(data: dict[str, Any], i: int, arrays: dict[str, np.ndarray]) -> ModelMember:
+def _lookup_arrays(trees: LookupTrees, lookups: Sequence[Lookup]) -> dict[str, np.ndarray]:
+    """Arrays of trees of lookups as a file holds them: those of integers packed, of tables and splits as runs."""
+    begin = trees.value_begin(lookups)
+    is_last = np.zeros(len(trees.values), dtype=bool)
+    is_last[begin[1:] - 1] = True
+    first = begin[:-1] - np.arange(len(begin) - 1)  # of each table among the values without the last ones
+    return {
+        "table_count": pack_integers(np.diff(trees.table_begin).astype(np.int32)),
+        "table_column": pack_integers(differences(trees.table_column, trees.table_begin[:-1])),
+        "values": pack_integers(differences(trees.values[~is_last], first)),
+        "last_values": pack_integers(trees.values[is_last]),
+        "split_bias": trees.split_bias,
+        "leaf_weight": trees.leaf_weight,
+        "offset": trees.offset,
+    }
+
+
+def _lookups_from_plain(
+    data: dict[str, Any], i: int, get: Callable[[str], Any], lookups: Sequence[Lookup]
+) -> LookupTrees:
+    split_bias = get("split_bias")
+    counts = unpack_integers(get("table_count"), split_bias.size, np.int32)
+    require(bool(np.all((counts >= 0) & (counts <= len(lookups)))), f"splits of member {i} have too many tables.")
+    table_begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    steps = unpack_integers(get("table_column"), int(table_begin[-1]), np.int32)
+    columns = runs(steps, table_begin[:-1])
+    inside = bool(np.all((columns >= 0) & (columns < len(lookups))))
+    require(inside, f"a table of member {i} reads a column that is not there.")
+    begin = np.cumsum([0, *(lookups[c].n_entries - 1 for c in columns.tolist())])
+    known = runs(unpack_integers(get("values"), int(begin[-1]), np.int16), begin[:-1])
+    last = unpack_integers(get("last_values"), len(columns), np.int16)
+    return LookupTrees(
+        table_begin=table_begin,
+        table_column=columns,
+        values=np.insert(known, begin[1:], last),
+        split_bias=split_bias,
+        leaf_weight=get("leaf_weight"),
+        offset=get("offset"),
+        step=float(data["step"]),
+        gamma=float(data["gamma"]),
+        activation=str(data["activation"]),
+        n_trainable=int(data["n_trainable"]),
+    )
+
+
+def _member_from_plain(
+    data: dict[str, Any], i: int, arrays: dict[str, np.ndarray], preprocessor: Preprocessor
+) -> ModelMember:
     get: Callable[[str], Any] = lambda name: arrays.get(f"members.{i}.{name}")  # noqa: E731
+    if "step" in data:
+        return ModelMember(str(data["encoding"]), _lookups_from_plain(data, i, get, preprocessor.lookups))
     split_weight, mask, norm = get("split_weight"), get("feature_mask"), None
     require(split_weight.ndim == 3 and split_weight.size > 0, f"member {i} has no splits.")
     if mask is not None:

@@ -13,18 +13,23 @@ import numpy as np
 
 from softwood.arguments import ACTIVATIONS, MAX_DEPTH, check_gamma
 from softwood.model.container import ModelFileError
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.model import Model
-from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember
+from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember, Trees
 from softwood.tabular.base_columns import BaseColumn, CalendarUnit, Code
 from softwood.tabular.columns import Column, Preprocessor
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP, Encoding, FeatureKind
-from softwood.tabular.table import KINDS
+from softwood.tabular.lookups import Lookup
+from softwood.tabular.table import DATES, KINDS
 
 # No weight of a split, alone or times the scale of its feature, is larger: sums over features stay within float32.
 _LARGEST_WEIGHT = 1e20
 _LARGEST_FOLDED_WEIGHT = 1e30
 # Scores of a member stay within this.
 _LARGEST_SCORE = 1e30
+# Steps of lookups; products with them are exact.
+_SMALLEST_STEP, _LARGEST_STEP = 2.0**-80, 2.0**80
+_MAX_ENTRIES = 1 << 16
 
 
 def require(condition: bool, complaint: str) -> None:
@@ -55,6 +60,7 @@ def check_metadata(metadata: dict[str, Any]) -> None:
     estimator = metadata["estimator"]
     require(isinstance(estimator, dict), "its estimator is no object.")
     require(isinstance(estimator.get("params", {}), dict), "its parameters are no object.")
+    require(type(metadata.get("mean_parameters_read", 0.0)) is float, "the numbers that a row reads must be counted.")
     _check_history(metadata["history"])
     for column in metadata["preprocessor"]["columns"]:
         require(all(isinstance(column[key], str) for key in ("name", "kind")), "the name of a column is no text.")
@@ -62,10 +68,16 @@ def check_metadata(metadata: dict[str, Any]) -> None:
         require(all(type(number) in (int, float) for number in numbers), "the unit of a column is no number.")
         lists = [column["calendar"], [] if column["levels"] is None else column["levels"]]
         require(all(isinstance(items, list) for items in lists), "the levels of a column are no list.")
+    for lookup in metadata["preprocessor"].get("lookups", []):
+        require(isinstance(lookup, list) and len(lookup) == 3, "a lookup has three numbers.")
+        require(all(is_whole(number, 0, 2**31 - 1) for number in lookup), "entries of a lookup must be counted.")
     require(is_whole(metadata["preprocessor"]["n_target_columns"], 1, 2**31 - 1), "target columns must be counted.")
     for member in metadata["members"]:
         require(all(isinstance(member[key], str) for key in ("encoding", "activation")), "a member has no names.")
         require(type(member["gamma"]) in (int, float), "gamma is no number.")
+        if "step" in member:
+            require(type(member["step"]) is float, "the step of a member is no number.")
+            require(is_whole(member["n_trainable"], 0, 2**62), "the weights of a member must be counted.")
         if "batch_norm" in member:
             norm = member["batch_norm"]
             require(type(norm["epsilon"]) is float, "the epsilon of batch normalisation is no number.")
@@ -124,7 +136,6 @@ def _check_loss(loss: Any) -> None:
 def check_model(model: Model) -> None:
     """Refuse a model whose parts do not fit together, are out of order, or hold numbers that overflow."""
     require(len(model.members) > 0, "it has no members.")
-    _check_preprocessor(model.preprocessor)
     names = model.column_names
     require(len(set(names)) == len(names), "two columns have the same name.")
     largest_score = max(_check_member(model, i, member) for i, member in enumerate(model.members))
@@ -161,7 +172,8 @@ def _check_head(head: Head, k: int, largest_score: float) -> None:
         require(bool(np.isfinite(scale * largest_score + np.abs(mean)).all()), "scales of targets are too large.")
 
 
-def _check_preprocessor(preprocessor: Preprocessor) -> None:
+def check_preprocessor(preprocessor: Preprocessor) -> None:
+    """Refuse columns, encodings and lookups that contradict each other."""
     for column in preprocessor.columns:
         _check_column(column)
     for j, means in preprocessor.target_means.items():
@@ -172,6 +184,8 @@ def _check_preprocessor(preprocessor: Preprocessor) -> None:
     for name, encoding in preprocessor.encodings.items():
         require(name in (*ENCODING_NAMES, LOOKUP), f"unknown encoding {name!r}.")
         _check_encoding(encoding, base)
+    for lookup in preprocessor.lookups:
+        _check_lookup(lookup, base)
 
 
 def _check_column(column: Column) -> None:
@@ -181,7 +195,7 @@ def _check_column(column: Column) -> None:
     require(all(level is None or isinstance(level, str) for level in levels), "a level is no string.")
     in_order = sorted(set(levels), key=lambda level: (level is None, level or ""))
     require(list(levels) == in_order, f"the levels of column {column.name!r} are out of order.")
-    known = {unit.value for unit in CalendarUnit} if column.kind == "datetime" else set()
+    known = {unit.value for unit in CalendarUnit} if column.kind in DATES else set()
     require(set(column.calendar) <= known, "unknown part of the calendar.")
     require(len(set(column.calendar)) == len(column.calendar), "a part of the calendar occurs twice.")
     require(math.isfinite(column.offset), "an offset is not finite.")
@@ -208,9 +222,49 @@ def _check_encoding(encoding: Encoding, base: list[BaseColumn]) -> None:
             )
 
 
+def _check_lookup(lookup: Lookup, base: list[BaseColumn]) -> None:
+    require(0 <= lookup.base_column < len(base), "a lookup reads a column that does not exist.")
+    column, knots = base[lookup.base_column], lookup.knots
+    if isinstance(column, Code):
+        require(not len(knots) and 0 <= lookup.n_codes <= len(column.levels), "a lookup has codes that do not exist.")
+        return
+    require(knots.ndim == 1 and knots.dtype == np.float32 and lookup.n_codes == 0, "knots are of a wrong type.")
+    require(1 < len(knots) < _MAX_ENTRIES, "a lookup has too few or too many knots.")
+    require(bool(np.isfinite(knots).all() and np.all(knots[1:] > knots[:-1])), "knots must be finite and increase.")
+
+
+def _check_lookup_trees(model: Model, i: int, trees: LookupTrees) -> float:
+    """Check one member of lookups, and return the largest score that it can give."""
+    m, n_leaves, k = trees.leaf_weight.shape
+    depth = n_leaves.bit_length() - 1
+    is_perfect = m > 0 and k > 0 and 1 <= depth <= MAX_DEPTH and n_leaves == 1 << depth
+    require(is_perfect, f"member {i} has no perfect trees.")
+    shapes = {"split_bias": (m, n_leaves - 1), "leaf_weight": (m, n_leaves, model.n_outputs)}
+    for name, shape in (shapes | {"offset": (model.n_outputs,)}).items():
+        array = getattr(trees, name)
+        require(array.shape == shape, f"{name} of member {i} has shape {array.shape}, not {shape}.")
+        require(array.dtype == np.float32, f"{name} of member {i} has a wrong type.")
+        require(bool(np.isfinite(array).all()), f"{name} of member {i} holds numbers that are not finite.")
+    is_rising = np.diff(trees.table_column) > 0
+    is_rising[trees.table_begin[1:-1][trees.table_begin[1:-1] < len(trees.table_column)] - 1] = True
+    require(bool(is_rising.all()), f"columns of a split of member {i} are out of order.")
+    require(trees.sums_fit(model.preprocessor.lookups), f"values of a split of member {i} are too large.")
+    require(trees.activation in ACTIVATIONS, f"member {i} has an unknown activation.")
+    check_gamma(trees.gamma, np.dtype(np.float32))
+    require(math.frexp(trees.step)[0] == 0.5, f"the step of member {i} must be a power of two.")
+    require(_SMALLEST_STEP <= trees.step <= _LARGEST_STEP, f"the step of member {i} is out of range.")
+    require(float(np.abs(trees.split_bias).max()) <= _LARGEST_WEIGHT, f"biases of member {i} are too large.")
+    largest = float((np.abs(trees.leaf_weight).max(axis=(1, 2)).sum(dtype=np.float64) + np.abs(trees.offset)).max())
+    require(largest <= _LARGEST_SCORE, f"weights of leaves of member {i} are too large.")
+    return largest
+
+
 def _check_member(model: Model, i: int, member: ModelMember) -> float:
     """Check one member, and return the largest score that it can give."""
     trees = member.trees
+    if isinstance(trees, LookupTrees):
+        require(member.encoding == LOOKUP, f"member {i} of lookups names an encoding.")
+        return _check_lookup_trees(model, i, trees)
     require(member.encoding in model.preprocessor.encodings, f"member {i} names an encoding that is not there.")
     encoding = model.preprocessor.encodings[member.encoding]
     p = encoding.n_features
@@ -238,7 +292,7 @@ def _check_member(model: Model, i: int, member: ModelMember) -> float:
     require(trees.offset.dtype.kind == "f", f"offset of member {i} has a wrong type.")
     require(trees.activation in ACTIVATIONS, f"member {i} has an unknown activation.")
     check_gamma(trees.gamma, np.dtype(np.float32))
-    return _check_sizes(member, encoding, i)
+    return _check_sizes(trees, encoding, i)
 
 
 def _check_batch_norm(norm: BatchNorm, i: int, p: int) -> None:
@@ -251,13 +305,13 @@ def _check_batch_norm(norm: BatchNorm, i: int, p: int) -> None:
     require(1e-30 < norm.epsilon < 1e30, f"epsilon in the batch norm of member {i} must be positive.")
 
 
-def _check_sizes(member: ModelMember, encoding: Encoding, i: int) -> float:
+def _check_sizes(trees: Trees, encoding: Encoding, i: int) -> float:
     """Refuse weights whose products and sums could leave the range of float32; return the largest score."""
     with np.errstate(over="ignore", invalid="ignore"):
-        split_weight, split_bias, leaf_weight = member.trees.folded()
+        split_weight, split_bias, leaf_weight = trees.folded()
         weight, scale = np.abs(split_weight).max(axis=(0, 1)), encoding.scale.astype(np.float64)
         bias = 0.0 if split_bias is None else float(np.abs(split_bias).max())
-        score = np.abs(leaf_weight).max(axis=1).sum(axis=0, dtype=np.float64) + np.abs(member.trees.offset)
+        score = np.abs(leaf_weight).max(axis=1).sum(axis=0, dtype=np.float64) + np.abs(trees.offset)
     is_small = bool(np.all(weight <= _LARGEST_WEIGHT) and np.all(weight * scale <= _LARGEST_FOLDED_WEIGHT))
     require(is_small and bias <= _LARGEST_WEIGHT, f"weights of splits of member {i} are too large.")
     largest = float(score.max())

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.model import Model
 from softwood.model.parts import ModelMember
 
@@ -54,6 +55,7 @@ def harden_model(model: Model, gamma: float | None = None) -> Model:
     if gamma is not None and not (np.isfinite(gamma) and gamma >= HARD_GAMMA):
         raise ValueError(f"gamma must be at least {HARD_GAMMA:g}, or None for hard trees; got {gamma!r}.")
     hard = replace(model, members=[_harden_member(member, gamma) for member in model.members], importance_rows=None)
+    hard.mean_parameters_read = float("nan")
     hard.importances = model.importances
     return hard
 
@@ -62,6 +64,8 @@ def _harden_member(member: ModelMember, gamma: float | None) -> ModelMember:
     trees = member.trees
     if gamma is not None:
         return replace(member, trees=replace(trees, gamma=float(gamma)))
+    if isinstance(trees, LookupTrees):
+        return replace(member, trees=_harden_lookups(trees))
     bias = trees.split_bias
     if bias is None:
         bias = np.zeros(trees.split_weight.shape[:2], dtype=trees.split_weight.dtype)
@@ -70,6 +74,15 @@ def _harden_member(member: ModelMember, gamma: float | None) -> ModelMember:
     # The logistic function has tails at any width; a hard split has none.
     hard = replace(trees, gamma=HARD_GAMMA, activation="smooth_step", split_bias=bias)
     return replace(member, trees=hard)
+
+
+def _harden_lookups(trees: LookupTrees) -> LookupTrees:
+    # Sums of tables are multiples of `unit`. Biases that are too become half a unit larger, so that no sum is 0: rows
+    # at a border go left.
+    bias = trees.split_bias.astype(np.float64)
+    is_multiple = bias / trees.unit == np.rint(bias / trees.unit)
+    apart = np.where(is_multiple, bias + trees.unit / 2, bias).astype(np.float32)
+    return replace(trees, gamma=HARD_GAMMA, activation="smooth_step", split_bias=apart)
 
 
 def hardening_cost(soft: Any, hard: Any, X: Any, y: ArrayLike | None) -> HardeningCost:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood import reference
+from softwood.model.member_rows import MemberRows, member_rows
 
 if TYPE_CHECKING:
     from softwood.model.model import Model
@@ -34,53 +35,30 @@ _MAX_FLOATS = 1 << 24
 def column_importances(model: Model, base: NDArray[np.float32]) -> NDArray[np.float64]:
     """Importance of each column of the table [n_columns], from some rows of the base matrix [n, q]."""
     total = np.zeros(model.n_columns)
-    for member, (split_weight, split_bias, leaf_weight) in zip(model.members, model.folded, strict=True):
-        x = model.preprocessor.encodings[member.encoding].transform(base)
-        stakes = split_stakes(x, split_weight, split_bias, leaf_weight, member.trees.activation, member.trees.gamma)
-        column_of_input = model.program.column_of_feature(member.encoding)
-        total += shared_stakes(stakes, x, split_weight, column_of_input, model.n_columns)
+    for member in range(len(model.members)):
+        rows = member_rows(model, member, base)
+        total += shared_stakes(split_stakes(rows), rows)
     return total / total.sum() if total.sum() > 0 else total
 
 
-def shared_stakes(
-    stakes: NDArray[np.float64], x: np.ndarray, split_weight: np.ndarray, column_of_input: np.ndarray, n_columns: int
-) -> NDArray[np.float64]:
+def shared_stakes(stakes: NDArray[np.float64], rows: MemberRows) -> NDArray[np.float64]:
     """Stakes [m, 2^d - 1] shared among columns [n_columns] by the variance over rows of what each brings to t.
 
     Variances are computed twice: those of all splits and columns at once may not fit into memory.
     """
-    centred = x - x.mean(axis=0, dtype=np.float64)
-
-    def variance(j: int) -> NDArray[np.float64]:
-        inputs = np.flatnonzero(column_of_input == j)
-        covariance = centred[:, inputs].T @ centred[:, inputs] / len(x)
-        weight = split_weight[:, :, inputs]
-        found = np.einsum("mip,mip->mi", weight @ covariance, weight)
-        return np.maximum(found, 0.0)  # rounding may leave a constant column a little below
-
-    whole = sum(variance(j) for j in range(n_columns))
+    whole = sum(rows.variance(j) for j in range(rows.n_columns))
     per_variance = np.divide(stakes, whole, out=np.zeros_like(stakes), where=whole > 0)
-    return np.array([(per_variance * variance(j)).sum() for j in range(n_columns)])
+    return np.array([(per_variance * rows.variance(j)).sum() for j in range(rows.n_columns)])
 
 
-def split_stakes(
-    x: np.ndarray,
-    split_weight: np.ndarray,
-    split_bias: np.ndarray | None,
-    leaf_weight: np.ndarray,
-    activation: str,
-    gamma: float,
-) -> NDArray[np.float64]:
-    """What each split decides on the rows x [n, p]: stakes [m, 2^d - 1], as the module defines them."""
-    n_trees, n_leaves, k = leaf_weight.shape
-    x = x[: max(16, _MAX_FLOATS // (n_leaves * k))]
+def split_stakes(rows: MemberRows) -> NDArray[np.float64]:
+    """What each split decides on the rows: stakes [m, 2^d - 1], as the module defines them."""
+    n_trees, n_leaves, k = rows.leaf_weight.shape
+    n_rows = max(16, _MAX_FLOATS // (n_leaves * k))
     stakes = np.zeros((n_trees, n_leaves - 1))
     for tree in range(n_trees):
-        t = x @ split_weight[tree].T
-        if split_bias is not None:
-            t = t + split_bias[tree]
-        routing = reference.route(t.astype(np.float64), activation, gamma)
-        stakes[tree] = _tree_stakes(routing.left, routing.right, leaf_weight[tree])
+        routing = reference.route(rows.split_values(tree)[:n_rows], rows.activation, rows.gamma)
+        stakes[tree] = _tree_stakes(routing.left, routing.right, rows.leaf_weight[tree])
     return stakes
 
 

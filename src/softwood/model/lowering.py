@@ -1,8 +1,9 @@
 """A fitted model in, its prediction program out: less work for the same numbers.
 
-Batch normalisation and the scale of each feature go into the weights and biases of the splits. Centring stays a step of
-its own: a missing value is the centre, and weights that absorb the mean of a large column lose digits. Subtrees that
-change nothing are dropped: those below a split that sends every row one way, and one of two that are the same.
+Trees of lookups are already what a program holds. Of linear splits, batch normalisation and the scale of each feature
+go into the weights and biases. Centring stays a step of its own: a missing value is the centre, and weights that absorb
+the mean of a large column lose digits. Subtrees that change nothing are dropped: those below a split that sends every
+row one way, and one of two that are the same.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import FoldedMember, Program, TableColumn, TreeGroup
 from softwood.tabular.features import LARGEST_FEATURE, Encoding
 
 if TYPE_CHECKING:
     from softwood.model.model import Model
-    from softwood.model.parts import ModelMember
+    from softwood.model.parts import Trees
 
 # Scales beyond these stay with the features: with them, weights could leave the range of float32.
 _SMALLEST_SCALE, _LARGEST_SCALE = 1e-25, 1e25
@@ -36,9 +38,15 @@ def lower(model: Model) -> Program:
         tuple(TableColumn(column.name, column.kind) for column in model.preprocessor.columns),
         tuple(model.preprocessor.base_columns()),
         encodings,
-        tuple(fold_member(member, encodings[member.encoding]) for member in model.members),
+        tuple(
+            member.trees
+            if isinstance(member.trees, LookupTrees)
+            else fold_member(member.encoding, member.trees, encodings[member.encoding])
+            for member in model.members
+        ),
         model.head.lowered(),
         model.has_column_names,
+        model.preprocessor.lookups,
     )
 
 
@@ -50,9 +58,8 @@ def fold_encoding(encoding: Encoding) -> Encoding:
     return replace(encoding, bound=(LARGEST_FEATURE / scale.astype(np.float64)).astype(np.float32))
 
 
-def fold_member(member: ModelMember, encoding: Encoding) -> FoldedMember:
+def fold_member(name: str, trees: Trees, encoding: Encoding) -> FoldedMember:
     """Weights for the features of `fold_encoding`, without needless subtrees."""
-    trees = member.trees
     split_weight, split_bias, leaf_weight = trees.folded()
     if split_bias is None:
         split_bias = np.zeros(split_weight.shape[:2])
@@ -62,7 +69,7 @@ def fold_member(member: ModelMember, encoding: Encoding) -> FoldedMember:
     largest = float(np.abs(whole.leaf_weight).astype(np.float64).max(axis=(1, 2)).sum())
     edge = np.inf if trees.activation == "logistic" else float(np.float32(trees.gamma)) / 2
     return FoldedMember(
-        encoding=member.encoding,
+        encoding=name,
         groups=_without_needless(whole, edge),
         offset=np.ascontiguousarray(trees.offset, dtype=np.float32),
         activation=trees.activation,

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.importance import column_importances
 from softwood.model.lowering import lower
+from softwood.model.member_rows import MemberRows, member_rows
+from softwood.model.parameter_counts import ParameterCounts, count_parameters, mean_parameters_read
 from softwood.model.parts import Head, ModelMember
 from softwood.model.predictor import Predictor
 from softwood.model.program import Program
@@ -44,6 +46,8 @@ class Model:
         saved nor pickled.
     target_name : str, optional
         Name of the target, if known; for display.
+    mean_parameters_read : float
+        What `n_parameters` says that a row reads; known after the importances are.
     """
 
     preprocessor: Preprocessor
@@ -54,6 +58,7 @@ class Model:
     estimator: dict[str, Any] = field(default_factory=dict)
     importance_rows: NDArray[np.float32] | None = None
     target_name: str | None = None
+    mean_parameters_read: float = float("nan")
 
     @property
     def n_columns(self) -> int:
@@ -71,22 +76,23 @@ class Model:
         return self.members[0].trees.leaf_weight.shape[2]
 
     @cached_property
-    def folded(self) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
-        """(split_weight, split_bias, leaf_weight) of each member in float64, with batch normalisation folded in."""
-        double = [tuple(None if a is None else a.astype(np.float64) for a in m.trees.folded()) for m in self.members]
-        return cast(list[tuple[np.ndarray, "np.ndarray | None", np.ndarray]], double)
-
-    @cached_property
     def importances(self) -> NDArray[np.float64]:
         """Importance of each column of the table [n_columns], summing to 1; see `softwood.model.importance`."""
         assert self.importance_rows is not None
         found = column_importances(self, self.importance_rows)
+        self.mean_parameters_read = mean_parameters_read(self, self.importance_rows)
         self.importance_rows = None
         return found
 
+    @property
+    def n_parameters(self) -> ParameterCounts:
+        """Weights that were trainable, are stored, and are read by a row on average."""
+        _ = self.importances  # which takes the rows
+        return count_parameters(self, self.mean_parameters_read)
+
     def __getstate__(self) -> dict[str, Any]:
         _ = self.importances
-        return {key: value for key, value in self.__dict__.items() if key not in ("folded", "program", "_predictor")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("program", "_predictor")}
 
     @cached_property
     def program(self) -> Program:
@@ -101,10 +107,10 @@ class Model:
         """The model compiled for prediction: immutable, thread-safe, picklable. Made once, at the first call."""
         return self._predictor
 
-    def inputs(self, X: Any) -> dict[str, NDArray[np.float32]]:
-        """Encode a table for the trees: model inputs [n, p] by name of encoding."""
+    def rows(self, X: Any) -> list[MemberRows]:
+        """The rows of a table as each member sees them, for explanations."""
         base = self.preprocessor.read(self.program.read(X))
-        return {name: encoding.transform(base) for name, encoding in self.preprocessor.encodings.items()}
+        return [member_rows(self, member, base) for member in range(len(self.members))]
 
     def raw_scores(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
         """Raw scores [n, k]: the mean over members of offset plus sum of trees."""

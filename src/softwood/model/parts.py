@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.arguments import FloatArray
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import Link, PredictionHead
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class BatchNorm:
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Parameters of one fitted ensemble. Raw scores are offset + sum of trees of the normalised x.
+    """Parameters of one fitted ensemble of linear splits. Raw scores are offset + sum of trees of the normalised x.
 
     `split_weight` [m, 2^d - 1, p], `split_bias` [m, 2^d - 1] or None, `leaf_weight` [m, 2^d, k], `offset` [k] (not
     trained), `feature_mask` bool [m, 2^d - 1, p] or None (which features a split may use; needed only to train on).
@@ -100,7 +101,7 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class ModelMember:
-    """One ensemble and the name of the encoding that it reads."""
+    """One ensemble and the name of the encoding that it reads; trees of lookups read cells instead."""
 
     encoding: str
-    trees: Trees
+    trees: Trees | LookupTrees

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from softwood import _core
 from softwood.arguments import check_activation, check_n_threads
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program
 from softwood.ops import get_num_threads
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
-from softwood.tabular.table import Table, infinity_error
+from softwood.tabular.lookups import Lookup
+from softwood.tabular.table import Table, warn_of_infinity
 
 # Rows that are read at once where a table is not a matrix of numbers.
 _BLOCK_ROWS = 16_384
@@ -76,7 +78,8 @@ class Predictor:
             program.n_scores,
             [_native_base_column(column) for column in program.base],
             [encoding.arrays() for encoding in program.encodings.values()],
-            [_native_member(member, names.index(member.encoding)) for member in program.members],
+            [_native_lookup(lookup) for lookup in program.lookups],
+            [_native_member(member, names) for member in program.members],
             _native_head(program.head),
         )
         self._n_columns = len(program.columns)
@@ -150,7 +153,8 @@ class Predictor:
             row = self._as_numbers(row)
         infinite_column = self._native.predict_row(row, output)
         if infinite_column >= 0:
-            raise infinity_error(self.program.columns[infinite_column].name)
+            warn_of_infinity(self.program.columns[infinite_column].name)
+            self._native.predict_row(_held(row), output)
         return output
 
     def raw_scores(self, X: Any, *, n_threads: int | None = None) -> NDArray[np.float64]:
@@ -173,7 +177,7 @@ class Predictor:
         if code is None:
             name = self.program.columns[number].name
             raise ValueError(f"Column {name!r} holds no categories; give its number itself.")
-        return code.levels.index(label) if label in code.levels else -1
+        return int(code.encode([label])[0])
 
     def _outputs(self, X: Any, n_threads: int | None) -> Any:
         """What the head makes of the scores, for a table or one row."""
@@ -242,7 +246,8 @@ class Predictor:
     ) -> NDArray[np.float64]:
         infinite_column = self._native.predict(matrix, raw_scores, output, threads)
         if infinite_column >= 0:
-            raise infinity_error(self.program.columns[infinite_column].name)
+            warn_of_infinity(self.program.columns[infinite_column].name)
+            self._native.predict(_held(matrix), raw_scores, output, threads)
         return output
 
 
@@ -270,6 +275,12 @@ def load_predictor(path: str | os.PathLike[str]) -> Predictor:
     from softwood.model.file import read_model
 
     return read_model(path).predictor()
+
+
+def _held(values: np.ndarray) -> np.ndarray:
+    """A copy in which infinities are the largest numbers of the type; NaN stays."""
+    largest = np.finfo(values.dtype).max
+    return np.ascontiguousarray(np.clip(values, -largest, largest))
 
 
 def _one_row(X: Any) -> np.ndarray | None:
@@ -311,16 +322,18 @@ def _native_base_column(column: BaseColumn) -> dict[str, Any]:
     return form | {"kind": _CODE}
 
 
-def _native_member(member: FoldedMember, encoding: int) -> dict[str, Any]:
+def _native_lookup(lookup: Lookup) -> dict[str, Any]:
+    return {"base_column": lookup.base_column, "knots": lookup.knots, "n_codes": lookup.n_codes}
+
+
+def _native_member(member: FoldedMember | LookupTrees, encodings: list[str]) -> dict[str, Any]:
+    form = {"activation": check_activation(member.activation), "gamma": member.gamma, "offset": member.offset}
+    if isinstance(member, LookupTrees):
+        arrays = ("table_begin", "table_column", "values", "split_bias", "leaf_weight", "step", "leaf_scale")
+        return form | {"lookups": {name: getattr(member, name) for name in arrays}}
     names = ("split_weight", "split_bias", "leaf_weight")
-    return {
-        "encoding": encoding,
-        "activation": check_activation(member.activation),
-        "gamma": member.gamma,
-        "rounder": member.rounder,
-        "offset": member.offset,
-        "trees": [{name: getattr(group, name) for name in names} for group in member.groups],
-    }
+    trees = [{name: getattr(group, name) for name in names} for group in member.groups]
+    return form | {"encoding": encodings.index(member.encoding), "rounder": member.rounder, "trees": trees}
 
 
 def _native_head(head: PredictionHead) -> dict[str, Any]:

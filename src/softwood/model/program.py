@@ -4,7 +4,9 @@ A row of a table passes five steps, and a `Program` holds one attribute for each
 
 1. ``columns``: the table's columns as numbers; categories by code, dates as seconds since 1970, NaN where missing.
 2. ``base``: base columns, in float32; `softwood.tabular.base_columns` defines their kinds.
-3. ``encodings``: features of base columns, the inputs of the trees; `softwood.tabular.features` defines their kinds.
+3. ``encodings``, ``lookups``: what trees read of base columns. Linear splits weigh the features of an encoding, whose
+   kinds `softwood.tabular.features` defines; splits that are sums of tables read the cells of
+   `softwood.tabular.lookups`.
 4. ``members``: ensembles of trees; raw scores are the mean over members of offset plus sum of trees.
 5. ``head``: raw scores to class probabilities, values or quantiles.
 
@@ -26,8 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood import reference
+from softwood.model.lookup_trees import LookupTrees
 from softwood.tabular.base_columns import BaseColumn, Code, are_plain
 from softwood.tabular.features import Encoding
+from softwood.tabular.lookups import Lookup
 from softwood.tabular.table import Table, read_table
 
 
@@ -164,9 +168,10 @@ class Program:
     columns: tuple[TableColumn, ...]
     base: tuple[BaseColumn, ...]
     encodings: Mapping[str, Encoding]
-    members: tuple[FoldedMember, ...]
+    members: tuple[FoldedMember | LookupTrees, ...]
     head: PredictionHead
     has_column_names: bool = False
+    lookups: tuple[Lookup, ...] = ()
 
     def read(self, X: Any) -> Table:
         """A table with this program's columns, matched by name where both have names; an error if they do not fit."""
@@ -217,14 +222,18 @@ class Program:
         inputs = {name: encoding.evaluate(base) for name, encoding in self.encodings.items()}
         total = np.tile(self.offset, (len(cells), 1))
         for member in self.members:
+            shape: dict[str, Any] = {"activation": member.activation, "gamma": member.gamma}
+            if isinstance(member, LookupTrees):
+                m, n_splits = member.split_bias.shape
+                t = member.split_values(self.lookups, base).reshape(len(base), -1)
+                # Splits that read one split value each.
+                chosen = np.eye(m * n_splits, dtype=np.float32).reshape(m, n_splits, -1)
+                total += reference.forward(t, chosen, member.leaf_weight, **shape)
+                continue
+            x = inputs[member.encoding]
             for trees in member.groups:
                 total += reference.forward(
-                    inputs[member.encoding],
-                    trees.split_weight,
-                    trees.leaf_weight,
-                    split_bias=trees.split_bias,
-                    activation=member.activation,
-                    gamma=member.gamma,
+                    x, trees.split_weight, trees.leaf_weight, split_bias=trees.split_bias, **shape
                 )
         scores = total / len(self.members)
         return scores, self.head.predictions(scores)

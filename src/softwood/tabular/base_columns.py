@@ -20,14 +20,14 @@ becomes of base columns, in `softwood.tabular.features`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.tabular.table import Table, is_sparse, require_finite
+from softwood.tabular.table import Table, is_sparse, without_infinities
 
 # Dates farther from 1970 than this many seconds count as if they were that far, so that they fit into an integer.
 FARTHEST_SECONDS = 1e17
@@ -96,7 +96,7 @@ class Code:
 
     def encode(self, labels: Sequence[str | None]) -> NDArray[np.float64]:
         """Codes [n] of labels [n], None for a missing one."""
-        code_of = {level: code for code, level in enumerate(self.levels)}
+        code_of = {"": self.missing_code} | {level: code for code, level in enumerate(self.levels)}
         return np.fromiter((code_of.get(label, -1) for label in labels), dtype=np.float64, count=len(labels))
 
     def read(self, cells: NDArray[Any]) -> NDArray[np.float32]:
@@ -171,18 +171,22 @@ def read_base(table: Table, columns: Sequence[BaseColumn], names: Sequence[str])
     table : Table
     columns : sequence of BaseColumn
     names : sequence of str
-        Names of the table's columns, for the error that an infinity raises.
+        Names of the table's columns, for the warning of an infinity.
     """
     if are_plain(columns) and isinstance(table.matrix, np.ndarray) and table.matrix.dtype == np.float32:
         base = np.ascontiguousarray(table.matrix)
         for j, name in enumerate(names):
-            require_finite(base[:, j], name)
+            column = base[:, j]
+            held = without_infinities(column, name, is_known=table.is_known)
+            if held is not column:
+                base = base.copy() if np.shares_memory(base, table.matrix) else base  # the table stays as it is
+                base[:, j] = held
         return base
     base = np.empty((table.n_rows, len(columns)), dtype=np.float32)
     if is_sparse(table.matrix):  # a column of a sparse matrix is slow to get, a block of rows is not
         for first in range(0, table.n_rows, _BLOCK_ROWS):
             rows = table.rows(first, first + _BLOCK_ROWS)
-            dense = Table(rows.names, rows.kinds, rows.n_rows, matrix=rows.matrix.toarray())
+            dense = replace(rows, matrix=rows.matrix.toarray())
             _read_columns(dense, columns, names, base[first : first + _BLOCK_ROWS])
     else:
         _read_columns(table, columns, names, base)
@@ -202,8 +206,8 @@ def _read_columns(table: Table, columns: Sequence[BaseColumn], names: Sequence[s
             base[:, b] = column.read(codes[j])
         else:
             if numbers is None or numbers[0] != j:
-                numbers = j, block[:, place[j]] if block is not None and j in place else table.numbers(j)
-                require_finite(numbers[1], names[j])
+                cells = block[:, place[j]] if block is not None and j in place else table.numbers(j)
+                numbers = j, without_infinities(cells, names[j], is_known=table.is_known)
             base[:, b] = column.read(numbers[1])
 
 

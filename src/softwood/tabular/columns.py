@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,12 +23,13 @@ from numpy.typing import NDArray
 
 from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
-from softwood.tabular.lookups import Lookups, fit_lookups
-from softwood.tabular.table import Table, is_sparse, require_finite
+from softwood.tabular.lookups import Lookup, Lookups, fit_lookups
+from softwood.tabular.table import DATES, Table, is_sparse
 
 # Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
 MAX_ONE_HOT_LEVELS = 10
 _N_FOLDS = 5
+_NAMES_SHOWN = 20
 _BLOCK_ROWS = 65_536
 # Whole weights up to this sum are numbers of copies; larger ones are only weights.
 _MAX_COUNTED_ROWS = 200_000
@@ -77,12 +79,15 @@ class Preprocessor:
         By column number; the last row serves categories that belong to no level.
     encodings : dict of str to Encoding
         Fitted encodings by name.
+    lookups : tuple of Lookup
+        What trees of lookups read; empty in a model of linear splits.
     """
 
     columns: list[Column]
     n_target_columns: int = 1
     target_means: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     encodings: dict[str, Encoding] = field(default_factory=dict)
+    lookups: tuple[Lookup, ...] = ()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -147,18 +152,19 @@ class Preprocessor:
         rows: NDArray[np.integer] | None = None,
         weight: NDArray[np.float64] | None = None,
         is_piece: bool = False,
+        signs: Mapping[int, int] | None = None,
     ) -> Lookups | None:
         """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
 
-        The name `LOOKUP` stands alone. Its lookups are returned, and their linear form is kept; a table without any
-        column that has two values gets none.
+        The name `LOOKUP` stands alone. Its lookups are returned with their basis; a table without any column that has
+        two values gets none. `signs` are those of `fit_lookups`.
         """
         if names == (LOOKUP,):
             assert rows is not None
             assert weight is not None
-            lookups = fit_lookups(base, self.roles(), n_bins=n_bins, rows=rows, weight=weight)
+            lookups = fit_lookups(base, self.roles(), n_bins=n_bins, rows=rows, weight=weight, signs=signs)
             if lookups is not None:
-                self.encodings = {LOOKUP: lookups.encoding}
+                self.lookups = tuple(column.lookup for column in lookups.columns)
                 return lookups
             self.encodings = {LOOKUP: fit_encodings(base, self.roles(), names=ENCODING_NAMES[:1])[ENCODING_NAMES[0]]}
             return None
@@ -181,6 +187,9 @@ class Preprocessor:
         arrays = {f"target_means.{j}": means for j, means in self.target_means.items()}
         for name, encoding in self.encodings.items():
             arrays |= {f"encoding.{name}.{key}": array for key, array in encoding.arrays().items()}
+        data["lookups"] = [[lookup.base_column, len(lookup.knots), lookup.n_codes] for lookup in self.lookups]
+        if self.lookups:
+            arrays["lookups.knots"] = np.concatenate([lookup.knots for lookup in self.lookups])
         return data, arrays
 
     @classmethod
@@ -200,7 +209,12 @@ class Preprocessor:
         means = {j: arrays[f"target_means.{j}"] for j, column in enumerate(columns) if column.has_many_levels}
         keys = ("source", "kind", "start", "rate", "mean", "scale")
         encodings = {name: Encoding(*(arrays[f"encoding.{name}.{k}"] for k in keys)) for name in data["encodings"]}
-        return cls(columns, int(data["n_target_columns"]), means, encodings)
+        lookups, first = [], 0
+        for base_column, n_knots, n_codes in data.get("lookups", ()):
+            knots = arrays["lookups.knots"][first : first + int(n_knots)]
+            lookups.append(Lookup(int(base_column), knots, int(n_codes)))
+            first += len(knots)
+        return cls(columns, int(data["n_target_columns"]), means, encodings, tuple(lookups))
 
 
 def learn_columns(table: Table, *, n_target_columns: int = 1) -> Preprocessor:
@@ -216,20 +230,21 @@ def learn_columns(table: Table, *, n_target_columns: int = 1) -> Preprocessor:
     array([[ 9., -1.],
            [nan,  1.]], dtype=float32)
     """
-    return Preprocessor([_learn_column(table, j) for j in range(table.n_columns)], n_target_columns)
+    columns = [_learn_column(table, j) for j in range(table.n_columns)]
+    _warn_of_useless(columns)
+    return Preprocessor(columns, n_target_columns)
 
 
 def _learn_column(table: Table, j: int) -> Column:
     name, kind = table.name(j), table.kinds[j]
     if kind == "category":
-        return Column(name, kind, levels=_learn_levels(table.labels(j), name))
+        return Column(name, kind, levels=_learn_levels(table.labels(j)))
     if isinstance(table.matrix, np.ndarray) and table.matrix.dtype in (np.float32, np.int8, np.uint8, np.bool_):
         return Column(name, kind)
     if is_sparse(table.matrix):
         return Column(name, kind)
     values = table.numbers(j)
-    require_finite(values, name)
-    values = values[~np.isnan(values)]
+    values = values[np.isfinite(values)]
     if not len(values):
         return Column(name, kind)
     low, high = float(values.min()), float(values.max())
@@ -238,21 +253,31 @@ def _learn_column(table: Table, j: int) -> Column:
     largest = max(abs(low - offset), abs(high - offset))
     unit = largest if largest > 1e30 or 0 < largest < 1e-30 else 1.0
     calendar: tuple[str, ...] = ()
-    if kind == "datetime":
+    if kind in DATES:
         calendar = tuple(unit.value for unit in CalendarUnit if np.ptp(CalendarPart(0, unit).read(values)) > 0)
     return Column(name, kind, offset, unit, calendar)
 
 
-def _learn_levels(labels: np.ndarray, name: str) -> tuple[str | None, ...]:
+def _warn_of_useless(columns: list[Column]) -> None:
+    """One warning for all columns that nothing can be learned from."""
+    ids = [column.name for column in columns if column.levels == ()]
+    if ids:
+        warnings.warn(
+            f"Nothing can be learned from {_listed(ids)}: each text there occurs in one row only, as in an id. Drop "
+            "such columns, or declare what they hold with column_kinds.",
+            stacklevel=2,
+        )
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMES_SHOWN])) + (" and others" if len(names) > _NAMES_SHOWN else "")
+    return f"column {shown}" if len(names) == 1 else f"columns {shown}"
+
+
+def _learn_levels(labels: np.ndarray) -> tuple[str | None, ...]:
     counts = Counter(labels.tolist())
     if len(counts) > MAX_ONE_HOT_LEVELS:
         repeated = {level: count for level, count in counts.items() if count > 1}
-        if not repeated:
-            warnings.warn(
-                f"Column {name!r} has {len(counts)} categories, each in one row only: nothing can be learned from it. "
-                "Drop it, or convert it to numbers or dates if that is what it holds.",
-                stacklevel=2,
-            )
         counts = Counter(repeated)
     return tuple(sorted(counts, key=lambda level: (level is None, level or "")))
 

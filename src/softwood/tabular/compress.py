@@ -12,7 +12,7 @@ import copy
 import os
 import tempfile
 import timeit
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.model import Model
+from softwood.model.parameter_counts import count_parameters
 from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor
 from softwood.tabular.features import LOOKUP
@@ -147,7 +148,13 @@ class Student:
 
 
 def compress_model(
-    model: Model, base: NDArray[np.float32], limits: Limits, *, seed: int, n_threads: int | None = None
+    model: Model,
+    base: NDArray[np.float32],
+    limits: Limits,
+    *,
+    seed: int,
+    n_threads: int | None = None,
+    signs: Mapping[int, int] | None = None,
 ) -> tuple[Student, list[Student], NDArray[np.int64]]:
     """Teach students of rising size until one keeps to the limits.
 
@@ -161,12 +168,14 @@ def compress_model(
     limits : Limits
     seed : int
     n_threads : int, optional
+    signs : mapping, optional
+        Base columns that students must rise or fall with, as in `softwood.tabular.lookups.fit_lookups`.
     """
     limits.check()
     lesson = _prepare(model, base, seed, n_threads)
     tried: list[Student] = []
     for n_trees, gamma, n_bins in _sizes(limits):
-        student = _teach(model, lesson, n_trees, gamma, n_bins, seed, n_threads)
+        student = _teach(model, lesson, n_trees, gamma, n_bins, seed, n_threads, signs)
         if limits.max_parameters is not None and student.n_parameters > limits.max_parameters:
             break
         tried.append(student)
@@ -187,13 +196,8 @@ def _sizes(limits: Limits) -> Iterator[tuple[int, float, int]]:
 
 
 def stored_parameters(model: Model) -> int:
-    """Numbers that a model stores: weights of splits that are not 0, biases and leaves."""
-    total = 0
-    for member in model.members:
-        split_weight, split_bias, leaf_weight = member.trees.folded()
-        biases = 0 if split_bias is None else split_bias.size
-        total += int(np.count_nonzero(split_weight)) + biases + leaf_weight.size + member.trees.offset.size
-    return total
+    """Numbers that a model stores; see `softwood.model.parameter_counts`."""
+    return count_parameters(model, float("nan")).stored
 
 
 def expected_loss(head: Head, scores: NDArray[np.float64], of_student: NDArray[np.float64]) -> float:
@@ -255,12 +259,19 @@ def _lesson_scores(head: Head, scores: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def _teach(
-    model: Model, lesson: _Lesson, n_trees: int, gamma: float, n_bins: int, seed: int, n_threads: int | None
+    model: Model,
+    lesson: _Lesson,
+    n_trees: int,
+    gamma: float,
+    n_bins: int,
+    seed: int,
+    n_threads: int | None,
+    signs: Mapping[int, int] | None,
 ) -> Student:
     preprocessor = copy.copy(model.preprocessor)
     n = len(lesson.base)
     lookups = preprocessor.learn_encodings(
-        lesson.base, names=(LOOKUP,), n_bins=n_bins, rows=np.arange(n), weight=np.ones(n)
+        lesson.base, names=(LOOKUP,), n_bins=n_bins, rows=np.arange(n), weight=np.ones(n), signs=signs
     )
     if lookups is None:
         raise ValueError("compress needs a column of X with two values at least; got none.")

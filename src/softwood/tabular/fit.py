@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
+from softwood.model.linear_form import linear_form
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.evaluation import join_evaluation_sets, make_judge
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP
 from softwood.tabular.lookups import Lookups
+from softwood.tabular.monotone import monotone_signs, refuse_monotone
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
 from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, rules
@@ -114,8 +116,9 @@ def train(
         Evaluation sets, the last of which decides the best epoch of every member; without any, each member holds out a
         fold of the training rows.
     previous : Model, optional
-        Go on from this model, whose preprocessing then stays.
+        Go on from this model, whose preprocessing then stays; lookups become linear splits.
     """
+    previous = None if previous is None else linear_form(previous)
     metric, functions = resolve_metric(params["eval_metric"]), check_callbacks(params["callbacks"])
     deadline = None if params["time_limit"] is None else time.monotonic() + params["time_limit"]
     rng = np.random.default_rng(run.seed)
@@ -131,12 +134,16 @@ def train(
     facts = _facts(problem, len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
     if previous is not None:
+        refuse_monotone(params["monotonic_cst"], "warm_start")
         params = _grown(params, given, previous)
     encodings, lookups = _encodings(params, previous), None
     if previous is None:
         preprocessor.learn_targets(base, problem.target_columns(), rows)
         names = tuple(dict.fromkeys(encodings))
-        lookups = preprocessor.learn_encodings(base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight)
+        signs = monotone_signs(params["monotonic_cst"], preprocessor, problem.task, encodings)
+        lookups = preprocessor.learn_encodings(
+            base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight, signs=signs
+        )
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
     y = problem.scaled_y(head)
     data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)), problem.score_offset(head))
@@ -257,6 +264,7 @@ def train_on_piece(
 
     The first piece decides the preprocessing. Memory is in proportion to the piece.
     """
+    refuse_monotone(params["monotonic_cst"], "partial_fit")
     rng = np.random.default_rng(run.seed)
     rows = np.flatnonzero(problem.weight)
     params = resolve_auto(params, _facts(problem, len(rows), table.n_columns))
@@ -292,7 +300,8 @@ def train_on_piece(
 
 
 def restart(model: Model) -> FitResult:
-    """A fitted model as the piece before the next, without the optimiser's moments."""
+    """A fitted model as the piece before the next, with linear splits and without the optimiser's moments."""
+    model = linear_form(model)
     return FitResult(model, [TrainedMember(member.trees, best_epoch=0, best_loss=np.nan) for member in model.members])
 
 

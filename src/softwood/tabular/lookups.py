@@ -1,19 +1,18 @@
-"""Base matrix in, cells of lookup columns out; and the features that give the same splits in linear form.
+"""Base matrix in, cells of lookup columns out.
 
 A lookup column turns one base column into *entries*. A number is cut at knots: a value between two of them has the
 entry of the lower knot and a fraction, values beyond the ends have that of the first or last knot. A category has one
 entry per code, and one for codes that training did not see. A missing cell is an entry of its own. What a split reads
-from a column is a table of one value per entry, interpolated between knots (core/include/softwood/lookup.h), made of
-weights in a basis whose scales are fitted here.
+from a column is a table of one value per entry, interpolated between knots.
 
-Trained trees leave in linear form: on a number the table is a sum of ramps, on a category a sum of flags. `Lookups`
-therefore has an `Encoding`, and everything that reads a fitted model knows no other kind of split.
+A `Lookup` is all that prediction needs to know of a column. Training also needs a basis: its weights make up the tables
+(core/include/softwood/lookup.h), and their scales are fitted here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,12 +20,67 @@ from numpy.typing import NDArray
 
 from softwood import _core
 from softwood.ops import get_num_threads
-from softwood.tabular.features import MAX_FLAG_SCALE, Encoding, FeatureKind, Summary, pack_features, summarise
+from softwood.tabular.features import MAX_FLAG_SCALE, Summary, summarise
 
 # Categories of more entries are trained lazily: a step changes only the levels that its rows have.
 _MAX_DENSE_LEVELS = 64
 # Knots of all columns together; wide tables get fewer bins per column.
 _MAX_KNOTS = 4096
+# Fractions between knots are whole multiples of one over this; kOneFraction in the core.
+ONE_FRACTION = 1 << 14
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """How one base column is read by tables.
+
+    Attributes
+    ----------
+    base_column : int
+    knots : ndarray [n_knots], float32
+        Increasing; empty for a category.
+    n_codes : int
+        Codes of a category are 0, ..., n_codes - 1.
+    """
+
+    base_column: int
+    knots: NDArray[np.float32]
+    n_codes: int = 0
+
+    @property
+    def n_entries(self) -> int:
+        """Knots or codes, then one more: missing cells, or codes that training did not see."""
+        return (len(self.knots) or self.n_codes) + 1
+
+    @property
+    def rates(self) -> NDArray[np.float32]:
+        """Units of the fraction per unit of the column, between each knot and the next [n_knots]; the last is 0."""
+        with np.errstate(over="ignore"):
+            rates = np.minimum(ONE_FRACTION / np.diff(self.knots.astype(np.float64)), np.finfo(np.float32).max)
+        return np.append(rates, 0).astype(np.float32)
+
+    def read(self, base: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Entry [n], and fraction [n] on the way to the next entry, of rows of the base matrix, by definition.
+
+        Examples
+        --------
+        >>> lookup = Lookup(0, np.array([10, 20, 40], dtype=np.float32))
+        >>> entry, fraction = lookup.read(np.array([[5], [12.5], [20], [99], [np.nan]], dtype=np.float32))
+        >>> entry, fraction / ONE_FRACTION
+        (array([0, 0, 1, 2, 3]), array([0.  , 0.25, 0.  , 0.  , 0.  ]))
+        """
+        x = base[:, self.base_column]
+        if not len(self.knots):
+            with np.errstate(invalid="ignore"):
+                is_known = (x >= 0) & (x < self.n_codes) & (x == np.trunc(x))
+            return np.where(is_known, x, self.n_codes).astype(np.int64), np.zeros(len(x), dtype=np.int64)
+        is_missing = np.isnan(x)
+        entry = np.maximum(0, np.searchsorted(self.knots, x, side="right") - 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            position = (x - self.knots[np.minimum(entry, len(self.knots) - 1)]) * self.rates[entry % len(self.knots)]
+            held = np.where(position > 0, np.minimum(position, ONE_FRACTION), 0)
+        fraction = np.where(is_missing, 0, np.rint(held)).astype(np.int64)
+        return np.where(is_missing, len(self.knots), entry), fraction
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +98,8 @@ class LookupColumn:
         The last entries, which have a weight of their own.
     ramp_scale, ramp_mean, linear, level_scale, level_mean : ndarray [n_entries], float32
         The basis; ramp r goes from knot r to knot r + 1.
+    monotone_sign : {-1, 0, 1}
+        1: scores must rise with the column, -1: fall, 0: either.
     """
 
     base_column: int
@@ -55,11 +111,17 @@ class LookupColumn:
     linear: NDArray[np.float32]
     level_scale: NDArray[np.float32]
     level_mean: NDArray[np.float32]
+    monotone_sign: int = 0
 
     @property
     def is_lazy(self) -> bool:
         """Whether only the levels of a step's rows are trained in it."""
         return not len(self.knots) and self.n_entries > _MAX_DENSE_LEVELS
+
+    @property
+    def lookup(self) -> Lookup:
+        """What prediction needs of the column."""
+        return Lookup(self.base_column, self.knots, 0 if len(self.knots) else self.n_entries - 1)
 
     @property
     def n_parameters(self) -> int:
@@ -103,6 +165,7 @@ class Lookups:
             "n_knots": _integers([len(column.knots) for column in columns]),
             "n_levels": _integers([column.n_levels for column in columns]),
             "lazy": lazy,
+            "monotone_sign": _integers([column.monotone_sign for column in columns]),
         }
         names = ("ramp_scale", "ramp_mean", "linear", "level_scale", "level_mean")
         return counts | {name: np.concatenate([getattr(column, name) for column in columns]) for name in names}
@@ -110,42 +173,6 @@ class Lookups:
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name, for checksums."""
         return self.native_columns | {"knots": np.concatenate([column.knots for column in self.columns])}
-
-    @cached_property
-    def features_of(self) -> tuple[list[tuple[int, int, float, float, float, float]], list[int]]:
-        """(base column, kind, start, rate, mean, scale) of each feature of the linear form, and its lookup column."""
-        found: list[tuple[int, int, float, float, float, float]] = []
-        owner: list[int] = []
-        for c, column in enumerate(self.columns):
-            before = len(found)
-            j = column.base_column
-            if len(column.knots):
-                knots = column.knots.astype(np.float64)
-                rates = 1 / np.diff(knots)
-                means = column.ramp_mean[: len(rates)].tolist()
-                ramps = zip(knots[:-1].tolist(), rates.tolist(), means, strict=True)
-                found += [(j, FeatureKind.RAMP, start, rate, mean, 1.0) for start, rate, mean in ramps]
-                if column.level_scale[-1] > 0:
-                    found.append((j, FeatureKind.MISSING, 0.0, 1.0, 0.0, 1.0))
-            else:
-                means = column.level_mean.tolist()
-                codes = np.flatnonzero(column.level_scale > 0).tolist()
-                found += [(j, FeatureKind.LEVEL, float(code), 1.0, means[code], 1.0) for code in codes]
-            owner += [c] * (len(found) - before)
-        return found, owner
-
-    @cached_property
-    def encoding(self) -> Encoding:
-        """The features of the linear form, sorted by kind as an `Encoding` wants them."""
-        return pack_features(self.features_of[0])
-
-    @cached_property
-    def feature_order(self) -> NDArray[np.int64]:
-        """Place in `encoding` of each feature of `features_of`."""
-        kinds = [feature[1] for feature in self.features_of[0]]
-        place = np.empty(len(kinds), dtype=np.int64)
-        place[np.argsort(kinds, kind="stable")] = np.arange(len(kinds))
-        return place
 
 
 def fit_lookups(
@@ -155,10 +182,12 @@ def fit_lookups(
     n_bins: int,
     rows: NDArray[np.integer],
     weight: NDArray[np.float64],
+    signs: Mapping[int, int] | None = None,
 ) -> Lookups | None:
     """Fit lookup columns to rows of the base matrix; None if no column has two values.
 
-    Parameters are those of `softwood.tabular.features.fit_encodings`.
+    Parameters are those of `softwood.tabular.features.fit_encodings`, and `signs`: 1 or -1 by number of each base
+    column with which scores must rise or fall.
     """
     n_bins = max(2, min(n_bins, _MAX_KNOTS // max(1, sum(role == "number" for role in roles))))
     columns = []
@@ -166,13 +195,13 @@ def fit_lookups(
         if role == "none":
             continue
         summary = summarise(base[:, j], rows, weight, role)
-        column = _category(j, summary) if role == "code" else _number(j, summary, n_bins)
+        column = _category(j, summary) if role == "code" else _number(j, summary, n_bins, (signs or {}).get(j, 0))
         if column is not None:
             columns.append(column)
     return Lookups(tuple(columns)) if columns else None
 
 
-def _number(j: int, summary: Summary, n_bins: int) -> LookupColumn | None:
+def _number(j: int, summary: Summary, n_bins: int, sign: int = 0) -> LookupColumn | None:
     knots = np.unique(summary.knots(n_bins).astype(np.float32))
     share = summary.missing_share
     if len(knots) < 2:
@@ -192,15 +221,16 @@ def _number(j: int, summary: Summary, n_bins: int) -> LookupColumn | None:
     level_scale, level_mean = np.zeros(n_entries), np.zeros(n_entries)
     level_mean[-1], level_scale[-1] = share, min(MAX_FLAG_SCALE, _inverse(np.sqrt([share * (1 - share)]))[0])
     n_levels = 1
-    if summary.levels is not None:  # few whole numbers: each has a weight of its own, interpolated between them
+    if summary.levels is not None and sign == 0:  # few whole numbers: a weight for each, interpolated between them
         flags = summary.values == knots[:, None].astype(np.float64)
         level_mean[:-1], spread = summary.moments(flags)
         level_scale[:-1] = np.minimum(MAX_FLAG_SCALE, _inverse(spread))
         n_levels = n_entries
-    return _column(
+    column = _column(
         j, knots, n_entries, n_levels, _padded(scale, n_entries), _padded(mean, n_entries), _padded(linear, n_entries),
         level_scale, level_mean,
     )  # fmt: skip
+    return replace(column, monotone_sign=sign)
 
 
 def _category(j: int, summary: Summary) -> LookupColumn | None:
@@ -220,7 +250,8 @@ def _category(j: int, summary: Summary) -> LookupColumn | None:
 
 
 def _column(j: int, knots: NDArray[np.float32], n_entries: int, n_levels: int, *basis: np.ndarray) -> LookupColumn:
-    return LookupColumn(j, knots, n_entries, n_levels, *(array.astype(np.float32) for array in basis))
+    ramp_scale, ramp_mean, linear, level_scale, level_mean = (array.astype(np.float32) for array in basis)
+    return LookupColumn(j, knots, n_entries, n_levels, ramp_scale, ramp_mean, linear, level_scale, level_mean)
 
 
 def _at_rows(at_knots: np.ndarray, ramps: np.ndarray) -> np.ndarray:

@@ -1,30 +1,39 @@
 """Data frame, array or sparse matrix in; typed columns out.
 
 Accepts NumPy arrays (numeric or object), nested lists, SciPy sparse matrices, and every eager data frame that narwhals
-knows (pandas, polars, pyarrow, ...). Each column has one of four kinds:
+knows (pandas, polars, pyarrow, ...). Each column has one of these kinds:
 
 ========== =====================================================================================
 numeric    integers, floats, decimals, durations and times of day (in seconds)
 boolean    true or false, read as 1 and 0
-category   strings, categoricals and enums, or whatever the caller declares to be one
-datetime   dates and times, read as seconds since 1970 (UTC)
+category   strings, categoricals and enums, intervals, or whatever the caller declares to be one
+datetime   dates, times and periods, read as seconds since 1970 (UTC); as texts, with the month before the day
 ========== =====================================================================================
 
-Missing cells (None, NaN, NaT, null) are NaN in numbers and None in labels. What the columns *mean* to a model is left
-to `softwood.tabular.columns`.
+and a fifth, ``datetime_day_first``, differs from datetime in how texts are read. Columns of texts that all are numbers,
+dates or truth values have those kinds (`softwood.tabular.texts` has the rules), so that a table reads alike from a text
+file and from a data frame. Missing cells (None, NaN, NaT, null, empty texts) are NaN in numbers and None in labels.
+What the columns *mean* to a model is left to `softwood.tabular.columns`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, overload
 
 import numpy as np
 
-KINDS = ("numeric", "boolean", "category", "datetime")
+from softwood.tabular.cells import distinct_texts, is_text, kind_of, labels_of, numbers_of, plain_series
+from softwood.tabular.texts import date_kind
+
+DATES = ("datetime", "datetime_day_first")
+KINDS = ("numeric", "boolean", "category", *DATES)
+# What a caller may declare a column to be; for "date", texts decide whether the day comes first.
+DECLARED_KINDS = ("date", *KINDS)
 _NAMES_SHOWN = 5  # of unknown or missing columns
 
 
@@ -44,6 +53,8 @@ class Table:
         All columns as one real-valued matrix, where the data came as one.
     columns : sequence or None
         One narwhals series or object array per column, where the data did not come as a matrix.
+    is_known : bool
+        Whether the kinds are those of an earlier table, and not found in this one.
     """
 
     names: tuple[str, ...] | None
@@ -51,6 +62,7 @@ class Table:
     n_rows: int
     matrix: Any = None
     columns: tuple[Any, ...] | FrameColumns | None = None
+    is_known: bool = False
 
     @property
     def n_columns(self) -> int:
@@ -93,19 +105,20 @@ class Table:
         if self.matrix is not None:
             return _matrix_column(self.matrix, j)
         assert self.columns is not None
-        column = self.columns[j]
         try:
-            values = _array_numbers(column) if isinstance(column, np.ndarray) else _series_numbers(column)
+            return numbers_of(self.columns[j], self.kinds[j])
         except (ValueError, TypeError, ArithmeticError) as error:
-            raise type(error)(f"Column {self.name(j)!r} must hold numbers, as at fit; {error}") from error
-        return values
+            words = {"boolean": "true or false"}.get(self.kinds[j], "dates" if self.kinds[j] in DATES else "numbers")
+            as_at_fit = ", as at fit" if self.is_known else ""
+            raise type(error)(f"Column {self.name(j)!r} must hold {words}{as_at_fit}; {error}") from error
 
     def labels(self, j: int) -> np.ndarray:
         """Column `j` as strings [n_rows, object], None where missing. Whole numbers read without a decimal point."""
-        column = None if self.columns is None else self.columns[j]
-        if column is not None and not isinstance(column, np.ndarray):
-            return _series_labels(column)
-        return _array_labels(column if column is not None else _matrix_column(self.matrix, j))
+        if self.columns is not None:
+            with _naming(self.name(j)):
+                return labels_of(self.columns[j])
+        is_exact = isinstance(self.matrix, np.ndarray) and self.matrix.dtype.kind in "iu"  # also beyond 2^53
+        return labels_of(self.matrix[:, j] if is_exact else _matrix_column(self.matrix, j))
 
     def block(self, numbers: Sequence[int]) -> np.ndarray | None:
         """Some columns as one float64 matrix [n_rows, len(numbers)]; None if they cannot be read at once."""
@@ -118,6 +131,7 @@ def read_table(
     kinds: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
     categorical: Iterable[int] = (),
+    declared: Mapping[int, str] | None = None,
 ) -> Table:
     """Read any accepted container as a `Table`.
 
@@ -132,6 +146,13 @@ def read_table(
         missing or further ones are an error.
     categorical : iterable of int, optional
         Columns that are categories whatever their type. Ignored if `kinds` is given.
+    declared : mapping of int to str, optional
+        Kinds of some columns, whatever their type; see `resolve_kinds`. Ignored if `kinds` is given.
+
+    Warns
+    -----
+    UserWarning
+        If the order of day and month in texts had to be guessed.
 
     Examples
     --------
@@ -141,20 +162,47 @@ def read_table(
     >>> table.numbers(0)
     array([1.5, nan])
     """
-    if isinstance(X, Table):
-        table = X
-    elif is_frame(X):
-        table = _read_frame(X, is_known=kinds is not None)
-    else:
-        table = _read_matrix(X)
+    declared = {**dict.fromkeys(categorical, "category"), **(declared or {})}
+    table = X if isinstance(X, Table) else _read_frame(X) if is_frame(X) else _read_matrix(X)
     if names is not None and table.names is not None and table.names != tuple(names):
         table = table.select(_places(table.names, names))
-    if kinds is not None:
-        if len(kinds) != table.n_columns:
-            raise ValueError(f"X must have {len(kinds)} columns, as at fit; got {table.n_columns}.")
-        return replace(table, kinds=tuple(kinds))
-    chosen = set(categorical)
-    return replace(table, kinds=tuple("category" if j in chosen else kind for j, kind in enumerate(table.kinds)))
+    if kinds is None:
+        known = table.kinds if isinstance(X, Table) or table.columns is None else (None,) * table.n_columns
+        return replace(table, kinds=tuple(_find_kind(table, j, declared.get(j, kind)) for j, kind in enumerate(known)))
+    if len(kinds) != table.n_columns:
+        raise ValueError(f"X must have {len(kinds)} columns, as at fit; got {table.n_columns}.")
+    return replace(table, kinds=tuple(kinds), is_known=True)
+
+
+def _find_kind(table: Table, j: int, declared: str | None) -> str:
+    """Kind of a column: the declared one, or that of its cells."""
+    remark = None
+    if declared == "date" and table.columns is not None and is_text(table.columns[j]):
+        kind, remark = date_kind(distinct_texts(table.columns[j]))
+    elif declared is not None:
+        kind = "datetime" if declared == "date" else declared
+    else:
+        assert table.columns is not None
+        with _naming(table.name(j)):
+            kind, remark = kind_of(table.columns[j], table.name(j))
+    if remark is not None:
+        warnings.warn(
+            f"Column {table.name(j)!r} holds dates whose day and month cannot be told apart: {remark}. Write them as "
+            "2012-10-02 to be sure.",
+            stacklevel=4,
+        )
+    return kind
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Say in which column a cell is that cannot be read."""
+    try:
+        yield
+    except TypeError as error:
+        if repr(name) in str(error):
+            raise
+        raise TypeError(f"Column {name!r} cannot be read: {error}") from error
 
 
 def _places(present: Sequence[str], known: Sequence[str]) -> list[int]:
@@ -218,19 +266,59 @@ def resolve_columns(chosen: Any, table: Table) -> list[int]:
     return [names.index(name) for name in chosen]
 
 
-def require_finite(values: np.ndarray, name: str) -> None:
-    """Raise a ValueError that names the column if `values` hold an infinity (NaN is a missing value, and allowed)."""
+def resolve_kinds(declared: Any, table: Table) -> dict[int, str]:
+    """Kinds by column number for `declared`: a mapping of names or numbers of columns to kinds, or None."""
+    if declared is None:
+        return {}
+    if not isinstance(declared, Mapping):
+        raise ValueError(
+            f"column_kinds must map names or numbers of columns to kinds, such as {{'zip': 'category'}}; "
+            f"got {type(declared).__name__}."
+        )
+    names = list(table.names or ())
+    found = {}
+    for column, kind in declared.items():
+        is_number = isinstance(column, (int, np.integer)) and not isinstance(column, bool) and column not in names
+        if is_number and 0 <= column < table.n_columns:
+            j = int(column)
+        elif column in names:
+            j = names.index(column)
+        else:
+            raise ValueError(
+                f"column_kinds must name columns of the table; {column!r} is not among "
+                f"{names or f'its numbers 0 to {table.n_columns - 1}'}."
+            )
+        if kind not in DECLARED_KINDS:
+            raise ValueError(
+                f"column_kinds must be one of {', '.join(DECLARED_KINDS)}; got {kind!r} for column {column!r}."
+            )
+        found[j] = str(kind)
+    return found
+
+
+def without_infinities(values: np.ndarray, name: str, *, is_known: bool) -> np.ndarray:
+    """The values themselves if none is infinite, or a copy in which infinities are the largest finite values.
+
+    With a warning that names the column. Of a known table, in which the largest value of the training rows may be
+    absent, they are the largest numbers of the type; either way they lie beyond all others.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         suspicious = not np.isfinite(values.sum(dtype=np.float64))
-    if suspicious and np.isinf(values).any():
-        raise infinity_error(name)
+    if not suspicious or not np.isinf(values).any():
+        return values
+    finite = values[np.isfinite(values)]
+    largest = float(np.finfo(values.dtype).max)
+    low, high = (finite.min(), finite.max()) if len(finite) and not is_known else (-largest, largest)
+    warn_of_infinity(name)
+    return np.clip(values, low, high)
 
 
-def infinity_error(name: str) -> ValueError:
-    """The error for a column that holds an infinity."""
-    return ValueError(
-        f"Input X contains infinity in column {name!r}; values must be finite, or NaN where they are missing. "
-        "Replace the infinities, for example with NaN."
+def warn_of_infinity(name: str) -> None:
+    """Say that a column holds an infinity."""
+    warnings.warn(
+        f"Column {name!r} holds infinities, which are read as the largest finite value. Replace them by NaN where they "
+        "stand for missing values.",
+        stacklevel=2,
     )
 
 
@@ -256,81 +344,12 @@ def _read_matrix(X: Any) -> Table:
         return Table(None, ("datetime",) * n_columns, n_rows, columns=columns)
     X = X.astype(object)
     columns = tuple(X[:, j] for j in range(n_columns))
-    return Table(None, tuple(_object_kind(column) for column in columns), n_rows, columns=columns)
+    return Table(None, ("numeric",) * n_columns, n_rows, columns=columns)
 
 
 def _matrix_column(matrix: Any, j: int) -> np.ndarray:
     column = matrix[:, [j]].toarray()[:, 0] if is_sparse(matrix) else matrix[:, j]
     return column if column.dtype.kind == "f" and column.dtype.itemsize >= 4 else column.astype(np.float64)
-
-
-def _object_kind(values: np.ndarray) -> str:
-    """Kind of an object array, from the types of its cells that are not missing."""
-    types = {type(value) for value in values if not _is_missing(value)}
-    if any(issubclass(t, str) for t in types):
-        return "category"
-    if types and all(issubclass(t, (bool, np.bool_)) for t in types):
-        return "boolean"
-    if types and all(hasattr(t, "toordinal") or issubclass(t, np.datetime64) for t in types):
-        return "datetime"
-    return "numeric"
-
-
-def _is_missing(value: Any) -> bool:
-    """None, NaN, NaT or pandas.NA; the last is neither equal to itself nor a truth value."""
-    if value is None:
-        return True
-    try:
-        return bool(value != value)
-    except TypeError:
-        return type(value).__name__ == "NAType"
-    except ValueError:  # an array in a cell
-        return False
-
-
-def _array_numbers(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "M":
-        seconds = values.astype("datetime64[us]").astype(np.int64) / 1e6
-        return np.where(np.isnat(values), np.nan, seconds)
-    if values.dtype.kind != "O":
-        return values.astype(np.float64)
-    present = np.array([not _is_missing(value) for value in values], dtype=bool)
-    result = np.full(len(values), np.nan)
-    kept = values[present]
-    if len(kept) and (hasattr(kept[0], "toordinal") or isinstance(kept[0], np.datetime64)):
-        result[present] = kept.astype("datetime64[us]").astype(np.int64) / 1e6
-    elif len(kept) and hasattr(kept[0], "tzinfo"):
-        result[present] = [_seconds_of_day(time) for time in kept]
-    else:
-        result[present] = kept.astype(np.float64)
-    return result
-
-
-def _seconds_of_day(time: Any) -> float:
-    return np.nan if time is None else time.hour * 3600 + time.minute * 60 + time.second + time.microsecond / 1e6
-
-
-def _array_labels(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "O":
-        try:
-            label_of = {value: _label(value) for value in set(values.tolist())}
-        except TypeError as error:
-            raise TypeError(
-                f"A category must be a string or a real number; {error}. Convert the column to strings first."
-            ) from error
-        return np.array([label_of[value] for value in values.tolist()], dtype=object)
-    distinct, inverse = np.unique(values, return_inverse=True)
-    return np.array([_label(value) for value in distinct.tolist()], dtype=object)[inverse]
-
-
-def _label(value: Any) -> str | None:
-    if _is_missing(value):
-        return None
-    if isinstance(value, (float, np.floating)) and float(value).is_integer() and abs(float(value)) < 2**53:
-        return str(int(value))
-    if isinstance(value, (str, int, float, np.generic, timedelta)) or hasattr(value, "isoformat"):
-        return str(value)
-    raise TypeError(f"got {type(value).__name__!r}")
 
 
 # Data frames --------------------------------------------------------------------------------------------------------
@@ -356,10 +375,7 @@ class FrameColumns(Sequence[Any]):
         if isinstance(j, slice):
             return [self[i] for i in range(*j.indices(len(self)))]
         if j not in self._read:
-            import narwhals as nw
-
-            series = self.frame[:, range(len(self))[j]]
-            self._read[j] = series.to_numpy() if series.dtype == nw.Object else series
+            self._read[j] = plain_series(self.frame[:, range(len(self))[j]])
         return self._read[j]
 
     def rows(self, rows: slice | np.ndarray) -> FrameColumns:
@@ -393,11 +409,16 @@ class FrameColumns(Sequence[Any]):
         return None
 
 
-def _read_frame(X: Any, *, is_known: bool) -> Table:
-    """Read a data frame; `is_known`: the kinds of its columns are known, and need not be found out."""
+def _read_frame(X: Any) -> Table:
+    """Read a data frame; the kinds of its columns are not looked for."""
     import narwhals as nw
 
-    frame = nw.from_native(X, eager_only=True)
+    try:
+        frame = nw.from_native(X, eager_only=True)
+    except nw.exceptions.DuplicateError:
+        present = [str(name) for name in getattr(X, "column_names", None) or X.columns]
+        repeated = next(name for name in present if present.count(name) > 1)
+        raise ValueError(f"Column names must differ; {repeated!r} occurs twice. Rename or drop one.") from None
     names = tuple(str(name) for name in frame.columns)
     n_rows, n_columns = len(frame), len(names)
     if n_columns == 0 or n_rows == 0:
@@ -406,54 +427,4 @@ def _read_frame(X: Any, *, is_known: bool) -> Table:
             f"Found array with 0 {what}(s) (shape={(n_rows, n_columns)}) while a minimum of 1 is required: "
             "a table needs at least one row and one column."
         )
-    columns = FrameColumns(frame)
-    if is_known:
-        return Table(names, ("numeric",) * n_columns, n_rows, columns=columns)
-    kinds = tuple(_series_kind(frame[:, j], columns[j]) for j in range(n_columns))
-    return Table(names, kinds, n_rows, columns=columns)
-
-
-def _series_kind(series: Any, column: Any) -> str:
-    import narwhals as nw
-
-    dtype = series.dtype
-    if isinstance(column, np.ndarray):
-        return _object_kind(column)
-    if dtype.is_numeric() or dtype in (nw.Duration, nw.Time):
-        return "numeric"
-    if dtype == nw.Boolean:
-        return "boolean"
-    if dtype in (nw.String, nw.Categorical, nw.Enum):
-        return "category"
-    if dtype in (nw.Datetime, nw.Date):
-        return "datetime"
-    if dtype == nw.Unknown and series.null_count() == len(series):
-        return "numeric"
-    raise TypeError(
-        f"Columns must hold numbers, booleans, strings, categories or dates; column {series.name!r} has dtype {dtype}. "
-        "Convert or drop it."
-    )
-
-
-def _series_numbers(series: Any) -> np.ndarray:
-    import narwhals as nw
-
-    dtype = series.dtype
-    if dtype in (nw.Float32, nw.Float64) and series.null_count() == 0:
-        return series.to_numpy()
-    if dtype in (nw.Datetime, nw.Date):
-        series = series.cast(nw.Datetime("us")) if dtype == nw.Date else series
-        return series.dt.timestamp("us").cast(nw.Float64).to_numpy() / 1e6
-    if dtype == nw.Duration:
-        return series.dt.total_microseconds().cast(nw.Float64).to_numpy() / 1e6
-    if dtype == nw.Time:
-        return np.array([_seconds_of_day(value) for value in series.to_list()], dtype=np.float64)
-    if dtype == nw.Unknown:
-        return np.full(len(series), np.nan)
-    return np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
-
-
-def _series_labels(series: Any) -> np.ndarray:
-    if series.dtype.is_numeric():
-        return _array_labels(_series_numbers(series))
-    return _array_labels(np.array(series.to_list(), dtype=object))
+    return Table(names, ("numeric",) * n_columns, n_rows, columns=FrameColumns(frame))

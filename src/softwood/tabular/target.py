@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from softwood.model.parts import Head
 from softwood.model.program import Link
+from softwood.tabular.cells import is_missing
 from softwood.training.losses import Loss
 
 # Losses that mean the same when targets are shifted and scaled; theirs are standardised for training.
@@ -161,6 +162,7 @@ def classification_problem(
     y = column_or_1d(y, warn=True)
     if y.dtype.kind == "f":
         assert_all_finite(y, input_name="y")
+    _check_labels(y)
     check_classification_targets(y)
     weight = _check_weight(sample_weight, y, n_rows)
     seen = np.unique(y[weight > 0])
@@ -221,6 +223,18 @@ def regression_problem(y: Any, n_rows: int, sample_weight: Any = None, *, loss: 
             "Divide them by a constant."
         )
     return Problem(y, weight, "regression", loss)
+
+
+def _check_labels(y: np.ndarray) -> None:
+    """Refuse labels that scikit-learn's checks stumble over: missing ones among texts, and dates."""
+    if y.dtype.kind in "mM":
+        raise ValueError("y must hold class labels; got dates or durations. Convert them to texts: y.astype(str).")
+    missing = [row for row, label in enumerate(y) if is_missing(label)] if y.dtype.kind == "O" else []
+    if missing:
+        raise ValueError(
+            f"y must hold a class label in every row; {len(missing)} of {len(y)} are missing, the first in row "
+            f"{missing[0]}. Leave such rows out."
+        )
 
 
 def _check_weight(sample_weight: Any, y: np.ndarray, n_rows: int) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, load
+from softwood.model.linear_form import linear_form
 from softwood.model.model import Model, model_of
 from softwood.model.parts import BatchNorm, ModelMember, Trees
 from softwood.tabular.base_columns import Value, read_base
@@ -95,7 +96,7 @@ def to_model(module: FittedModel) -> Any:
             f"module must be a FittedModel, as from_model returns it; got {type(module).__name__}. To use trees of "
             "your own, put them into such a module: module.members[0].trees = trees."
         )
-    source = model_of(module.source)
+    source = linear_form(model_of(module.source))
     members = [_member_to_model(part, source, i) for i, part in enumerate(module.members)]
     model = replace(source, members=members)
     if source.importance_rows is None:
@@ -118,8 +119,9 @@ class FittedModel(nn.Module):
     on the scale of standardised targets and before any exponential link.
 
     Parameters are the weights of splits and leaves, and scale and shift of batch normalisation; the rest are buffers.
-    The scores equal the model's up to rounding of float32. The module can be copied, pickled, moved to a device,
-    compiled and exported.
+    Lookups, which the splits of default models are made of, become linear splits on ramps and flags. The scores equal
+    the model's up to rounding of float32, and of fractions between the knots of lookups. The module can be copied,
+    pickled, moved to a device, compiled and exported.
 
     Attributes
     ----------
@@ -136,7 +138,7 @@ class FittedModel(nn.Module):
 
     def __init__(self, source: Fitted, member: int | None = None) -> None:
         super().__init__()
-        model = model_of(source)
+        model = linear_form(model_of(source))
         numbers = range(len(model.members)) if member is None else [_check_member(member, len(model.members))]
         chosen = [model.members[i] for i in numbers]
         names = dict.fromkeys(part.encoding for part in chosen)
@@ -242,6 +244,7 @@ class FittedMember(nn.Module):
     def __init__(self, member: ModelMember) -> None:
         super().__init__()
         trees = member.trees
+        assert isinstance(trees, Trees)
         self.encoding = member.encoding
         self.normalise = nn.Identity() if trees.batch_norm is None else _batch_norm_to_torch(trees.batch_norm)
         self.n_rows = 0 if trees.batch_norm is None else trees.batch_norm.n_rows

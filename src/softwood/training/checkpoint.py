@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softwood.model.container import ModelFileError
-from softwood.model.file_checks import require
+from softwood.model.file_checks import is_whole, require
 from softwood.model.whole_file import write_whole
 from softwood.training.checkpoint_checks import check_checkpoint
 from softwood.training.samples import EpochRecord, MemberData
@@ -125,7 +125,9 @@ def prepare_checkpoint(path: str | os.PathLike[str], *, resume: bool) -> int | N
         ) from error
     for name in (os.fspath(path), os.fspath(path) + ".first") if resume else ():
         if os.path.exists(name):
-            return int(_read(name)[1].get("run_seed", 0))
+            seed = _read(name)[1].get("run_seed", 0)
+            require(is_whole(seed, 0, 2**32 - 1), f"checkpoint {name} is damaged (its seed is {seed!r}): remove it.")
+            return int(seed)
     return None
 
 

@@ -66,11 +66,14 @@ def _check_counters(config: TrainingConfig, state: MemberState, described: Any, 
     history = described["history"]
     require(isinstance(history, list) and len(history) <= config.max_epochs, "a history is too long")
     names = {f.name for f in dataclasses.fields(EpochRecord)}
+    mappings = {f.name for f in dataclasses.fields(EpochRecord) if f.default_factory is not dataclasses.MISSING}
     for epoch, record in enumerate(history):
         require(isinstance(record, dict) and record.keys() == names, "a history has other columns")
         require(record["epoch"] == epoch, "the epochs of a history are out of order")
         require(type(record["epoch"]) is int and epoch < max(next_epoch, 1), "a history has epochs that have not been")
         require(all(_are_numbers(value) for value in record.values()), "a history holds what is no number")
+        has_mappings = all(isinstance(value, dict) == (name in mappings) for name, value in record.items())
+        require(has_mappings, "a history has metrics of a wrong type")
 
 
 def _are_numbers(value: Any) -> bool:

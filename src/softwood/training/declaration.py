@@ -84,9 +84,14 @@ class Number:
         return "float" + _interval(self.low, self.high, self.open_low, self.open_high)
 
     def accepts(self, value: Any) -> bool:
-        if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, Real) or isinstance(value, bool):
             return False
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an integer that no float holds
+            return False
+        if not math.isfinite(number):
+            return False
         above = number > self.low if self.open_low else number >= self.low
         return above and (number < self.high if self.open_high else number <= self.high)
 

@@ -177,8 +177,22 @@ class Hyperparameters:
         details="Column numbers, names, or a mask.",
         on_command_line=False,
     )
+    column_kinds: Annotated[Mapping[Any, str] | None, Unchecked("dict or None")] = declare(
+        None,
+        "What columns hold, where their cells do not say so.",
+        details='By name or number: "numeric", "boolean", "category" or "date", as in ``{"zip": "category"}``. Texts '
+        "that all are numbers, dates or truth values are otherwise read as such.",
+        on_command_line=False,
+    )
     warm_start: bool = declare(
         False, "Let `fit` continue from the present model instead of starting anew.", on_command_line=False
+    )
+    monotonic_cst: Annotated[Any, Unchecked("dict, array of int or None")] = declare(
+        None,
+        "Columns that predictions must rise (1) or fall (-1) with.",
+        details="By name, or one number per column; 0 is no constraint. It holds for the whole model and all values "
+        "that are not missing. Not for more than two classes.",
+        on_command_line=False,
     )
     eval_metric: Annotated[Any, Unchecked("str, callable or None")] = declare(
         None,

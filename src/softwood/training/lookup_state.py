@@ -1,8 +1,7 @@
 """One ensemble of lookup trees in training, with the protocol of `softwood.training.state.MemberState`.
 
-Comes in: a configuration and rows of cells. Goes out: trees in linear form, which the rest of the library reads: the
-weight of a ramp is the difference of a table's values at its two knots, the weight of a flag that of an entry and of
-an unseen one. Blocks, lanes and tables are explained in core/include/softwood/lookup.h.
+Comes in: a configuration and rows of cells. Goes out: trees of lookups, as prediction reads them. Blocks, lanes and the
+weights that tables are made of are explained in core/include/softwood/lookup.h.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from softwood import _core
 from softwood.arguments import FloatArray
-from softwood.model.parts import Trees
+from softwood.model.lookup_trees import LookupTrees, round_tables
 from softwood.ops import get_num_threads
 from softwood.tabular.lookups import Lookups
 from softwood.training.samples import MemberData, Samples
@@ -69,6 +68,9 @@ class LookupState(MemberState):
             "split_bias": np.zeros((shape.n_blocks, _LANES), dtype=np.float32),
             "leaf_weight": uniform(shape.n_leaf_blocks, n_outputs, _LANES),
         }
+        signs = np.array([column.monotone_sign for column in self.lookups.columns])[chosen]
+        if signs.any():
+            _start_monotone(parameters, np.repeat(signs.ravel(), sizes.ravel()), shape)
         arrays = {name: aligned_copy(array) for name, array in with_moments(parameters, config.ema).items()}
         arrays["table.second_moment"][~mask] = np.inf  # freezes them: see Parameter in the core
         if config.ema:
@@ -79,30 +81,56 @@ class LookupState(MemberState):
         arrays["block_columns"] = np.ascontiguousarray(chosen, dtype=np.int32)
         return arrays
 
-    def trees(self, parameters: dict[str, FloatArray], gamma: float) -> Trees:
-        """The trees in linear form."""
-        values = self._values(parameters["table"])
-        weight, bias, mask = self._linear_splits(values, parameters["split_bias"])
-        node = self.shape.node_of_lane()
-        m, n_splits, p = self.config.n_trees, 2**self.config.depth - 1, weight.shape[2]
-        tree = np.repeat(np.arange(m), self.shape.n_blocks // m)
-        used = node >= 0
-        owner = np.broadcast_to(tree[:, None], node.shape)[used]
-        split_weight = np.zeros((m, n_splits, p), dtype=np.float32)
-        split_bias = np.zeros((m, n_splits), dtype=np.float32)
-        feature_mask = np.zeros((m, n_splits, p), dtype=bool)
-        split_weight[owner, node[used]] = weight[used]
-        split_bias[owner, node[used]] = bias[used]
-        feature_mask[owner, node[used]] = mask[used]
-        return Trees(
-            split_weight=split_weight,
-            split_bias=split_bias,
+    def trees(self, parameters: dict[str, FloatArray], gamma: float) -> LookupTrees:  # type: ignore[override]
+        """The trees for prediction: tables of values, rounded, instead of weights."""
+        tables, bias = self._tables(parameters)
+        lookups = [column.lookup for column in self.lookups.columns]
+        arrays, step = round_tables(tables, bias.size, gamma)
+        trees = LookupTrees(
+            **arrays,
+            split_bias=bias,
             leaf_weight=self.shape.leaves(parameters["leaf_weight"]),
             offset=self.arrays["offset"],
+            step=step,
             gamma=gamma,
             activation=self.config.activation,
-            feature_mask=None if feature_mask.all() else feature_mask,
+            n_trainable=self.n_trainable,
         )
+        return trees.without_idle_tables(lookups)
+
+    @property
+    def n_trainable(self) -> int:
+        """Weights that steps may change."""
+        sizes = np.array([column.n_parameters for column in self.lookups.columns])[self.arrays["block_columns"]]
+        has_node = np.repeat(self.shape.node_of_lane() >= 0, sizes.sum(axis=1), axis=0)
+        n_weights = int(np.sum(has_node & ~np.isinf(self.arrays["table.second_moment"])))
+        n_leaves, n_outputs = 1 << self.config.depth, self.arrays["leaf_weight"].shape[1]
+        return n_weights + self.config.n_trees * (n_leaves - 1 + n_leaves * n_outputs)
+
+    def _tables(
+        self, parameters: dict[str, FloatArray]
+    ) -> tuple[list[tuple[int, int, FloatArray]], npt.NDArray[np.float32]]:
+        """(split, column, values) of each table that may differ from zero, and biases [m, 2^d - 1]."""
+        values = self._values(parameters["table"])
+        node, n_splits = self.shape.node_of_lane(), 2**self.config.depth - 1
+        tree = np.arange(len(node)) // (len(node) // self.config.n_trees)
+        split = np.where(node >= 0, tree[:, None] * n_splits + node, -1)
+        bias = np.zeros(self.config.n_trees * n_splits, dtype=np.float32)
+        bias[split[split >= 0]] = parameters["split_bias"][split >= 0]
+        tables = []
+        row = 0
+        for block, columns in enumerate(self.arrays["block_columns"].tolist()):
+            for c in columns:
+                column = self.lookups.columns[c]
+                part = values[row : row + column.n_entries]
+                if column.monotone_sign:  # rounding of the values must not turn a slope
+                    hold = np.minimum if column.monotone_sign > 0 else np.maximum
+                    n_knots = len(column.knots)
+                    part = np.concatenate([hold.accumulate(part[:n_knots], axis=0), part[n_knots:]])
+                for lane in np.flatnonzero(part.any(axis=0) & (split[block] >= 0)).tolist():
+                    tables.append((int(split[block, lane]), c, part[:, lane]))
+                row += len(part)
+        return tables, bias.reshape(self.config.n_trees, n_splits)
 
     def _values(self, table: FloatArray) -> FloatArray:
         entries = np.array([column.n_entries for column in self.lookups.columns])
@@ -111,45 +139,17 @@ class LookupState(MemberState):
         _core.lookup_values(columns, block_columns, np.ascontiguousarray(table), values, get_num_threads())
         return values
 
-    def _linear_splits(
-        self, values: FloatArray, split_bias: FloatArray
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-        """Weights [blocks, 16, p] and biases [blocks, 16] for the features of the encoding, and what may be trained."""
-        lookups = self.lookups
-        block_columns = self.arrays["block_columns"]
-        _, owner = lookups.features_of
-        place = lookups.feature_order
-        features = [place[np.flatnonzero(np.array(owner) == c)] for c in range(len(lookups.columns))]
-        free = ~np.isinf(self.arrays["table.second_moment"])
-        weight = np.zeros((len(block_columns), _LANES, lookups.encoding.n_features))
-        mask = np.zeros(weight.shape, dtype=bool)
-        bias = split_bias.astype(np.float64)
-        row = parameter = 0
-        for block, columns in enumerate(block_columns):
-            for c in columns:
-                column = lookups.columns[c]
-                part = values[row : row + column.n_entries].astype(np.float64)
-                slopes, constant = _slopes(column, part)
-                weight[block][:, features[c]] = slopes.T
-                mask[block][:, features[c]] = free[parameter][:, None]
-                bias[block] += constant
-                row += column.n_entries
-                parameter += column.n_parameters
-        return weight, bias, mask
 
-
-def _slopes(column: Any, values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Weights [features of the column, 16] and constant [16] that give the values [n_entries, 16] of its entries."""
-    if len(column.knots):
-        n_ramps = len(column.knots) - 1
-        slopes = np.diff(values[: n_ramps + 1], axis=0)
-        constant = values[0] + column.ramp_mean[:n_ramps].astype(np.float64) @ slopes
-        if column.level_scale[-1] > 0:
-            slopes = np.vstack([slopes, values[-1] - constant])
-        return slopes, constant
-    codes = column.level_scale > 0
-    slopes = values[codes] - values[-1]
-    return slopes, values[-1] + column.level_mean[codes].astype(np.float64) @ slopes
+def _start_monotone(parameters: dict[str, FloatArray], row_signs: npt.NDArray[np.int64], shape: BlockShape) -> None:
+    """Give weights of monotone columns the sign that they must have, and order leaves; see lookup_monotone.h."""
+    signs = row_signs[:, None]
+    table = parameters["table"]
+    parameters["table"] = np.where(signs == 0, table, -signs * np.abs(table)).astype(np.float32)
+    leaves = parameters["leaf_weight"]
+    k = leaves.shape[1]
+    by_tree = np.moveaxis(leaves.reshape(shape.n_trees, -1, k, _LANES), 2, 1).reshape(shape.n_trees, k, -1)
+    ordered = np.sort(by_tree, axis=2).reshape(shape.n_trees, k, -1, _LANES)
+    parameters["leaf_weight"] = np.moveaxis(ordered, 1, 2).reshape(leaves.shape)
 
 
 class BlockShape:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.arguments import FloatArray
+from softwood.model.lookup_trees import LookupTrees
 from softwood.model.parts import Trees
 from softwood.tabular.features import Encoding
 from softwood.tabular.lookups import Lookups
@@ -123,7 +124,7 @@ class TrainedMember:
     `MemberData.start`.
     """
 
-    trees: Trees
+    trees: Trees | LookupTrees
     best_epoch: int
     best_loss: float
     history: list[EpochRecord] = field(default_factory=list)

@@ -70,7 +70,7 @@ class MemberState:
         p = member.train.n_features
         mean, variance = np.empty(p), np.empty(p)
         _native_class(self.dtype).column_statistics(train, mean, variance, n_threads)
-        before = member.start.trees.batch_norm if accumulate and member.start is not None else None
+        before = _linear(member.start).batch_norm if accumulate and member.start is not None else None
         if before is not None:
             share = n_rows / (n_rows + before.n_rows)
             gap = mean - before.mean
@@ -208,7 +208,7 @@ def _initial_arrays(config: TrainingConfig, member: MemberData, n_features: int,
         columns = encoding.source if isinstance(encoding, Encoding) else np.arange(n_features)
         arrays, mask = _random_parameters(config, member.seed, columns, n_outputs, dtype)
     else:
-        arrays, mask = _parameters_of(start, dtype), start.trees.feature_mask
+        arrays, mask = _parameters_of(start, dtype), _linear(start).feature_mask
         if len(arrays["leaf_weight"]) < config.n_trees:
             arrays, mask = _with_further_trees(arrays, mask, config, member, n_features, n_outputs)
     offset = np.zeros(n_outputs) if member.offset is None else member.offset
@@ -282,8 +282,14 @@ def _with_further_trees(
     return arrays | grown, joined
 
 
+def _linear(start: TrainedMember) -> Trees:
+    """The trees to go on from; lookups must be in linear form by now."""
+    assert isinstance(start.trees, Trees)
+    return start.trees
+
+
 def _parameters_of(start: TrainedMember, dtype: npt.DTypeLike) -> dict[str, Any]:
-    trees = start.trees
+    trees = _linear(start)
     arrays = {"split_weight": trees.split_weight, "split_bias": trees.split_bias, "leaf_weight": trees.leaf_weight}
     if trees.batch_norm is not None:
         arrays.update(scale=trees.batch_norm.scale, shift=trees.batch_norm.shift)
