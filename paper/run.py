@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from paper.costs import unit_seconds
 from paper.datasets import TABLES
 from paper.runner import Record, Store, Unit, option_parser, run_units
-from paper.search import REDUCED
+from paper.search import N_FOLDS, REDUCED
 
 # The sets that are run by the paper's protocol, in the order of their cost.
 EXACT_SETS = TABLES[:12]
@@ -78,12 +79,12 @@ STAGES = (
 def progress_of(stage: Stage, common: Sequence[str] = ()) -> Record:
     """How far a stage is: finished units, hours spent on them, and hours that the others need, by learner and set.
 
-    A unit that is missing is expected to cost what finished units of the same set and learner did on average, or else
-    those of the same learner; None if there is none.
+    A unit that is missing is expected to cost what finished units of the same set and learner did on average, else what
+    `paper.costs` measured, else what finished units of the same learner did; None if there is nothing to go by.
     """
     units, options = stage.units(common)
     records = Store(stage.experiment, options.results, options.units).units
-    costs: dict[str, list[float]] = {}
+    costs, fits = dict[str, list[float]](), unit_seconds(options.results)
     done = []
     for unit in units:
         record = records.get(unit.key)
@@ -96,8 +97,12 @@ def progress_of(stage: Stage, common: Sequence[str] = ()) -> Record:
     for unit in units:
         if unit.is_done(records.get(unit.key)):
             continue
-        known = [costs[kind] for kind in _kinds(unit) if kind in costs]
-        left = None if left is None or not known else left + float(np.mean(known[0]))
+        same, similar = _kinds(unit)
+        expected = costs.get(same)
+        if expected is None and stage.experiment == "table_auc" and same in fits:
+            expected = [fits[same] * (1 + N_FOLDS * float(unit.budget.get("rounds") or 0))]
+        expected = costs.get(similar) if expected is None else expected
+        left = None if left is None or expected is None else left + float(np.mean(expected))
     return {
         "done": len(done),
         "units": len(units),

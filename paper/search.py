@@ -133,7 +133,7 @@ def tune(learner: Learner, name: Name, split: Split, *, rounds: int, threads: in
     n_rows = len(split.y_train)
     trials = [dict(trial) for trial in saved.get("trials", [])] if saved.get("rows") == n_rows else []
     cross = StratifiedKFold(N_FOLDS, shuffle=True, random_state=name.fold_seed)
-    parts = [_inner(split, *fold) for fold in cross.split(split.X_train, split.y_train)]
+    parts = [inner_split(split, *fold) for fold in cross.split(split.X_train, split.y_train)]
     known = {_identity(trial["params"]): trial["auc"] for trial in trials}
     while len(trials) < rounds:
         params = _next_params(learner, name, trials)
@@ -170,7 +170,16 @@ def _identity(params: Params) -> str:
     return json.dumps(used(params), sort_keys=True)
 
 
-def _inner(split: Split, training: NDArray[np.int64], test: NDArray[np.int64]) -> Split:
+def draw_points(learner: Learner, name: Name, number: int) -> list[Params]:
+    """The first points of a search in which all score the same: the first is fixed, the others are random."""
+    trials: list[Record] = []
+    for _ in range(number):
+        trials.append({"params": _next_params(learner, name, trials), "auc": 0.5})
+    return [trial["params"] for trial in trials]
+
+
+def inner_split(split: Split, training: NDArray[np.int64], test: NDArray[np.int64]) -> Split:
+    """Training and test rows of a fold of the training rows."""
     return Split(split.X_train[training], split.y_train[training], split.X_train[test], split.y_train[test])
 
 

@@ -16,6 +16,7 @@ import pytest
 from paper import (
     auc_report,
     collect,
+    costs,
     datasets,
     figure_trees,
     published,
@@ -29,7 +30,7 @@ from paper.figure_trees import compare, count_parameters, matching_depth
 from paper.learners import LEARNERS, declared_space
 from paper.render import render
 from paper.runner import Store, Unit, commit, run_units
-from paper.search import EXACT, N_STARTUP, Name, _next_params, auc, settings_of, tune
+from paper.search import EXACT, N_STARTUP, Name, _next_params, auc, draw_points, settings_of, tune
 
 pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[1]
@@ -240,22 +241,14 @@ def test_parameters_that_were_drawn_before_are_not_fitted_again(data: Path) -> N
     assert made == [depth for depth in dict.fromkeys(drawn_depths) for _ in range(5)]
 
 
-def drawn(name: Name, n_rounds: int = 4) -> list[dict]:
-    """Points that a search draws if every one of them is as good as any other."""
-    learner, trials = LEARNERS[name.learner], []
-    for _ in range(n_rounds):
-        trials.append({"params": _next_params(learner, name, trials), "auc": 0.5})
-    return [trial["params"] for trial in trials]
-
-
 def test_searches_are_seeded_by_set_learner_and_split() -> None:
-    points = drawn(Name("pima", "xgboost", 0))
-    assert points == drawn(Name("pima", "xgboost", 0))
+    points = draw_points(LEARNERS["xgboost"], Name("pima", "xgboost", 0), 4)
+    assert points == draw_points(LEARNERS["xgboost"], Name("pima", "xgboost", 0), 4)
     assert points[0] == LEARNERS["xgboost"].first
     for other in (Name("ecoli", "xgboost", 0), Name("pima", "xgboost", 1)):
         assert other.fold_seed != Name("pima", "xgboost", 0).fold_seed
-        assert drawn(other)[0] == points[0]
-        assert all(a != b for a, b in zip(drawn(other)[1:], points[1:], strict=True))
+        assert draw_points(LEARNERS["xgboost"], other, 4)[0] == points[0]
+        assert all(a != b for a, b in zip(draw_points(LEARNERS["xgboost"], other, 4)[1:], points[1:], strict=True))
     assert len({json.dumps(point) for point in points}) == len(points)
     seeds = {
         name.seed("final") for name in (Name("a", "b", 0), Name("a", "b", 1), Name("a", "c", 0), Name("c", "b", 0))
@@ -317,6 +310,20 @@ def test_the_plan_names_each_unit_of_the_exact_rows_once() -> None:
     budgets = [unit.budget for stage in exact for unit in stage.units([])[0] if unit.budget]
     assert all(budget == EXACT for budget in budgets)
     assert set(run.EXACT_SETS) | set(run.REDUCED_SETS) | {"sleep"} == set(datasets.TABLES)
+
+
+def test_what_is_left_follows_from_finished_units_and_measured_fits(data: Path, tmp_path: Path) -> None:
+    stage = run.Stage("", "table_auc", ("--sets", "pima", "--learners", "cart", "--splits", "3", "--rounds", "4"))
+    common = ["--results", str(tmp_path), "--units", str(tmp_path / "units")]
+    assert run.progress_of(stage, common) == {"done": 0, "units": 3, "hours": 0, "left": None}
+    costs.main(["--data", str(data), *common, "--sets", "pima", "--learners", "cart"])
+    collect.collect(tmp_path, tmp_path / "units")
+    per_fit = costs.unit_seconds(tmp_path)["pima/cart"]
+    assert run.progress_of(stage, common)["left"] == pytest.approx(3 * 21 * per_fit / 3600)
+    budget = {"rounds": 4, "tuning_rows": None}
+    done = {"settings": settings_of(LEARNERS["cart"]), "budget": budget, "result": {}, "cpu_seconds": 36.0}
+    Store("table_auc", tmp_path, tmp_path / "units").put("pima/split 0/cart", done)
+    assert run.progress_of(stage, common) == {"done": 1, "units": 3, "hours": 0.01, "left": pytest.approx(0.02)}
 
 
 # The report ---------------------------------------------------------------------------------------------------------
