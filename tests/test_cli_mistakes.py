@@ -119,7 +119,7 @@ def test_a_table_that_is_not_a_file_or_truncated(folder, capsys, tmp_path):
 def test_a_model_of_another_kind_is_refused_everywhere(folder, capsys, tmp_path, command):
     written = (folder / "model.safetensors").read_bytes()
     files = {
-        "newer": (written.replace(b'"format_version":"1"', b'"format_version":"9"'), "pip install --upgrade softwood"),
+        "newer": (written.replace(b'"format_version":"2"', b'"format_version":"9"'), "pip install --upgrade softwood"),
         "cut": (written[:-9], "is truncated"),
         "other": (save_arrays({"a": np.ones(3)}), "is a safetensors file, but not a softwood model. Name a file that"),
         "none": (b"x,y\n1,2\n3,4\n", "is not a softwood model"),
@@ -293,7 +293,7 @@ def test_files_that_are_not_models(folder, capsys, tmp_path):
     data = folder / "data.csv"
     assert "nowhere.safetensors: No such file" in complaint(capsys, "info", "nowhere.safetensors")
     assert "is not a softwood model" in complaint(capsys, "predict", data, data)
-    newer = (folder / "model.safetensors").read_bytes().replace(b'"format_version":"1"', b'"format_version":"9"')
+    newer = (folder / "model.safetensors").read_bytes().replace(b'"format_version":"2"', b'"format_version":"9"')
     (tmp_path / "newer.safetensors").write_bytes(newer)
     said = complaint(capsys, "evaluate", tmp_path / "newer.safetensors", data)
     assert "written by a newer softwood" in said
@@ -337,7 +337,7 @@ def test_mistakes_in_a_process_of_their_own(folder, tmp_path):
     for name, contents in tables.items():
         (tmp_path / f"{name}.csv").write_text(contents)
     model = (folder / "model.safetensors").read_bytes()
-    (tmp_path / "newer.model").write_bytes(model.replace(b'"format_version":"1"', b'"format_version":"9"'))
+    (tmp_path / "newer.model").write_bytes(model.replace(b'"format_version":"2"', b'"format_version":"9"'))
     before = sorted(os.listdir(tmp_path))
     expected = {
         ("train", "missing.csv", "-t", "y"): "Check the path",

@@ -78,7 +78,8 @@ def test_the_metric_decides(metric, best, expected):
     values = model.history_["validation_metric"]
     assert model.best_score_ == best(values)
     assert model.best_epoch_.tolist() == [values.index(best(values))]
-    assert model.best_score_ == pytest.approx(expected(model, *held_out), abs=1e-6)
+    # The fitted trees' tables are rounded; scores of epochs are those of the trees in training.
+    assert model.best_score_ == pytest.approx(expected(model, *held_out), rel=1e-3)
 
 
 def test_metrics_of_regressions_and_held_out_rows():
