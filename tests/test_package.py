@@ -117,7 +117,7 @@ def test_stubs_match_the_compiled_module(tmp_path):
     assert (ROOT / "src/softwood/py.typed").exists()
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,12 @@ def test_a_release_is_refused_until_everything_agrees(check_release, tmp_path):
     assert check_release.complaints(f"v{VERSION}") == []
     (tmp_path / "CITATION.cff").write_text("version: 0.0.0\n")
     assert check_release.complaints(f"v{VERSION}") == [f"CITATION.cff must say 'version: {VERSION}'"]
+
+
+def test_numbers_of_the_pages_are_those_of_the_results():
+    """README.md and docs/tabular.md say what the JSON of benchmarks/ and paper/results/ says."""
+    script = runpy.run_path(str(ROOT / "docs/write_tables.py"))
+    assert ROOT / "README.md" in script["PAGES"]
+    for path, names in script["PAGES"].items():
+        page = path.read_text()
+        assert script["with_tables"](page, names) == page, f"{path.name}: run `python docs/write_tables.py`"

@@ -197,7 +197,7 @@ class Hyperparameters:
     eval_metric: Annotated[Any, Unchecked("str, callable or None")] = declare(
         None,
         "Metric that decides the best epoch, instead of the loss.",
-        details='The name of a scorer of scikit-learn ("roc_auc", "accuracy", "r2", ...), with or without its "neg_" '
+        details='The name of a scorer of scikit-learn ("roc_auc", "accuracy", "r2", ...), with or without its `neg_` '
         '("log_loss"); a scorer; or a function of the true and the predicted values (probabilities [n, k], for two '
         "classes those of the second). A function whose name ends in _loss, _error or _deviance is minimised, any "
         "other maximised.",
