@@ -1,4 +1,4 @@
-# Every target works on a fresh clone: it needs a C++20 compiler, make, and Python 3.10 or later with venv.
+# Every target works on a fresh clone: it needs a C++20 compiler, make, and Python 3.11 or later with venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -27,6 +27,7 @@ from paper.datasets import split_table
 from paper.learners import LEARNERS, Params, used
 from paper.runner import Record, Save, Store, Unit, option_parser, run_units
 from paper.search import EXACT_SPLITS, Name, add_tuning_options, auc, settings_of, thinned, tune, tuning_budget
+from softwood.model.lookup_trees import LookupTrees
 
 NAME = "figure_trees"
 SETS = ("heart-c", "pima", "spambase")
@@ -55,6 +56,8 @@ def count_parameters(model: Any) -> tuple[int, int]:
     """Weights that training may change, and numbers that prediction needs (batch norm folded, zeros left out)."""
     (member,) = model.model_.members
     trees = member.trees
+    if isinstance(trees, LookupTrees):
+        return int(model.n_parameters_.trainable), int(model.n_parameters_.stored)
     n_splits = trees.split_weight[..., 0].size
     n_bias = 0 if trees.split_bias is None else n_splits
     n_free = trees.split_weight.size if trees.feature_mask is None else int(trees.feature_mask.sum())

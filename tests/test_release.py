@@ -66,3 +66,42 @@ def test_numbers_of_the_pages_are_those_of_the_results():
     for path, names in script["PAGES"].items():
         page = path.read_text()
         assert script["with_tables"](page, names) == page, f"{path.name}: run `python docs/write_tables.py`"
+
+
+MODULES = [
+    "callbacks",
+    "explain",
+    "export",
+    "jax",
+    "keras",
+    "model",
+    "ops",
+    "plot",
+    "reference",
+    "report",
+    "torch",
+    "tune",
+]
+
+
+def documented() -> str:
+    return "\n".join(path.read_text() for path in (ROOT / "docs/api").glob("*.md"))
+
+
+@pytest.mark.parametrize("name", ["", *MODULES, "training", "losses"])
+def test_the_reference_has_every_public_name(name):
+    """Read from the sources, since frameworks are slow to import."""
+    path = ROOT / "src/softwood" / name
+    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    names = re.findall(r'"(\w+)"', re.search(r"^__all__ = \[(.*?)\]", source, re.MULTILINE | re.DOTALL)[1])
+    assert names
+    module = ".".join(filter(None, ["softwood", name]))
+    text = documented()
+    if f"automodule:: {module}\n   :members:" in text:
+        return
+    for public in names:
+        is_module = public in [*MODULES, "training", "losses"]
+        is_known = (
+            is_module or public.startswith("__") or f":: {module}.{public}\n" in text or f"{module}.{public}`" in text
+        )
+        assert is_known or f"[{module}.{public}]" in text, f"{module}.{public} is missing in docs/api"
