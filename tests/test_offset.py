@@ -69,7 +69,8 @@ def test_several_classes_and_evaluation_sets():
     np.testing.assert_array_equal(model.predict(X, offset=offset), expected.argmax(axis=1))
     log_p = model.predict_log_proba(X, offset=offset)
     assert model.history_["validation_loss"][model.best_epoch_[0]] == pytest.approx(
-        -log_p[np.arange(400), y].mean(), rel=1e-3  # the fitted trees' tables are rounded
+        -log_p[np.arange(400), y].mean(),
+        rel=1e-3,  # the fitted trees' tables are rounded
     )
     with pytest.raises(ValueError, match="Rows of an eval_set must have an offset if those of X have one"):
         TreeEnsembleClassifier(**settings).fit(X, y, offset=offset, eval_set=(X, y))
