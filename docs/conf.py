@@ -34,15 +34,30 @@ html_title = f"softwood {release}"
 html_show_copyright = False
 html_static_path: list[str] = []
 
-# Files of the root that are pages of the site, and how other files name them.
-PAGES = {"SECURITY.md": "security.md", "CONTRIBUTING.md": "contributing.md", "RELATED.md": "paper-related.md"}
+# Files outside of docs/ that are pages of the site.
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "paper/README.md": "paper.md",
+    "paper/RELATED.md": "paper-related.md",
+}
 
 
-def _relink(_app: Any, _path: Path, _parent: str, content: list[str]) -> None:
+def _relink_included(_app: Any, path: Path, _parent: str, content: list[str]) -> None:
     """Links of an included file, as they must be from docs/."""
+    folder = (ROOT / "docs" / path).resolve().parent
     for name, page in PAGES.items():
-        content[0] = content[0].replace(f"]({name})", f"]({page})")
-    content[0] = content[0].replace("](docs/", "](")
+        link = os.path.relpath(ROOT / name, folder)
+        content[0] = content[0].replace(f"]({link}", f"]({page}")
+    content[0] = re.sub(r"\]\((\.\./)?docs/([\w/-]+\.md)", r"](\2", content[0])
+
+
+def _relink_page(_app: Any, _name: str, content: list[str]) -> None:
+    """Links of a page of docs/ to files outside of it that are pages of the site."""
+    for name, page in PAGES.items():
+        content[0] = content[0].replace(f"](../{name}", f"]({page}")
 
 
 def _skip_of_others(_app: Any, _what: str, _name: str, member: Any, skip: bool, _options: Any) -> bool | None:
@@ -53,5 +68,6 @@ def _skip_of_others(_app: Any, _what: str, _name: str, member: Any, skip: bool, 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
-    app.connect("include-read", _relink)
+    app.connect("include-read", _relink_included)
+    app.connect("source-read", _relink_page)
     app.connect("autodoc-skip-member", _skip_of_others)
