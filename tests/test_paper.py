@@ -411,6 +411,7 @@ def test_activations_and_numbers_of_trees_from_search_to_report(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real runs of two rounds; figure 4 takes up what table 2 has tuned."""
+    pytest.importorskip("xgboost", reason="figure 4 compares with XGBoost, which the extra paper installs")
     monkeypatch.setattr(figure_trees, "TEL_TREES", (1, 3))
     monkeypatch.setattr(figure_trees, "XGBOOST_TREES", (1, 5))
     common = arguments(data, tmp_path, 2)[: arguments(data, tmp_path, 2).index("--sets")]

@@ -137,4 +137,5 @@ if __name__ == "__main__":
     train(DistributedDataParallel(model), dist.get_rank(), dist.get_world_size())
     if dist.get_rank() == 0:
         torch.save(model.state_dict(), sys.argv[1])
+    dist.barrier()  # gloo may abort a process whose peer still talks while it leaves
     dist.destroy_process_group()
