@@ -11,24 +11,14 @@ import math
 import os
 from typing import Any
 
-from softwood.training.progress import EpochSummary
+from softwood.training.progress import EPOCH_VALUES, EpochSummary
 
 __all__ = ["EpochSummary", "LogEpochs", "MLflowMetrics", "OptunaPruning", "TensorBoardScalars"]
-
-_VALUES = (
-    "train_loss",
-    "validation_loss",
-    "validation_metric",
-    "mean_reachable_leaves",
-    "learning_rate",
-    "gamma",
-    "seconds",
-)
 
 
 def _values(summary: EpochSummary) -> dict[str, float]:
     """All finite numbers of an epoch by name."""
-    values = {name: getattr(summary, name) for name in _VALUES} | summary.metrics
+    values = {name: getattr(summary, name) for name in EPOCH_VALUES} | summary.metrics
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 

@@ -54,7 +54,8 @@ class EpochSummary:
     members: tuple[EpochRecord, ...]
 
 
-_MEANS = (
+# What an epoch is told by: names of numbers of an `EpochSummary`, which are means over members.
+EPOCH_VALUES = (
     "train_loss",
     "validation_loss",
     "validation_metric",
@@ -80,7 +81,7 @@ class Callbacks:
             self.progress(records)
         if not records or not self.functions:
             return False
-        means = {name: float(np.mean([getattr(record, name) for record in records])) for name in _MEANS}
+        means = {name: float(np.mean([getattr(record, name) for record in records])) for name in EPOCH_VALUES}
         metrics = {name: float(np.mean([record.metrics[name] for record in records])) for name in records[0].metrics}
         summary = EpochSummary(
             self.step, records[0].epoch, self.max_epochs, metrics=metrics, members=tuple(records), **means
