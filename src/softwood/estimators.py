@@ -478,9 +478,7 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
 
         Computed from the raw scores, so that a probability too small for a float still has one.
         """
-        return self._head_of_log_proba(self._raw_scores(X, offset))
-
-    def _head_of_log_proba(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        scores = self._raw_scores(X, offset)
         if self.model_.head.task == "binary":
             scores = np.column_stack([np.zeros(len(scores)), scores[:, 0]])
         return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
@@ -488,7 +486,8 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
     def predict_proba(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
         """Return the probability of each class [n, k]."""
         if offset is not None:
-            return self.model_.head.predictions(self._raw_scores(X, offset))
+            scores = self._raw_scores(X, offset)  # first: it says so if there is no model yet
+            return self.model_.head.predictions(scores)
         table = self._checked(X)
         return self.model_.predict_proba(table, n_threads=_n_threads_for(self.n_jobs, X))
 
