@@ -118,7 +118,6 @@ def test_files_are_written_when_they_are_due_and_at_the_end(tmp_path, monkeypatc
     assert written == epochs
 
 
-@pytest.mark.xfail(strict=True, reason="a run that the time limit stops is written down as finished, mid-epoch")
 def test_a_run_that_the_time_limit_stopped_goes_on(tmp_path):
     path = tmp_path / "run.checkpoint"
     fit_members(CONFIG, members(1), checkpoint=path, time_limit=0.0)

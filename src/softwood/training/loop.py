@@ -124,7 +124,10 @@ class _Fit:
         saved_at = time.monotonic()
         try:
             while self.next_epoch < self.config.max_epochs and self.active():
+                before = self.next_epoch
                 self.run_epoch(deadline)
+                if self.next_epoch == before:  # cut short: only the ends of epochs can be continued from
+                    break
                 due = not self.active() or self.next_epoch == self.config.max_epochs
                 if self.checkpoint is not None and (due or time.monotonic() - saved_at >= self.checkpoint_every):
                     self.save(self.checkpoint)
