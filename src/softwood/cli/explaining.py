@@ -135,14 +135,14 @@ def report(
     delimiter: Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page on a model and rows with a known target: metrics, curves, importances, trees to explore."""
+    """Write one HTML page on a model and rows with a known target: metrics, errors, effects of columns, trees."""
     from softwood.explain.report import write_report
 
     require_place(out, (".html", ".htm"))
     require_apart([out], {"table": source, "model": model})
     estimator, test = open_known(model, source, target, delimiter=delimiter)
     print_notes(test.notes)
-    write_report(out, estimator, test)
+    write_report(out, estimator, test.features, test.target, target_name=test.target_name)
     _print_file(out, as_json)
 
 
@@ -178,7 +178,7 @@ def _row(estimator: Any, X: Any, row: int, path: DecisionPath) -> dict[str, Any]
         "row": row,
         "prediction": prediction if classes is None else dict(zip(classes, prediction, strict=True)),
         "raw_score": float(path.raw_scores[output]),
-        "raw_score_of": None if classes is None else classes[output if len(classes) > 2 else 1],
+        "raw_score_of": None if classes is None else classes[output if model.n_outputs > 1 else 1],
         "usual_raw_score": float(shares.base[output]),
         "columns": {model.column_names[j]: float(values[j]) for j in order},
         "trees": [

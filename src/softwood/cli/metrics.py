@@ -36,11 +36,19 @@ def compute_metrics(estimator: Any, X: Any, y: np.ndarray) -> dict[str, float]:
     ['accuracy', 'balanced_accuracy', 'roc_auc', 'log_loss']
     """
     if not hasattr(estimator, "classes_"):
-        predicted = estimator.predict(X)
-        found = {"r2": float(metrics.r2_score(y, predicted))} if len(y) > 1 else {}
-        found["rmse"] = float(metrics.root_mean_squared_error(y, predicted))
-        return found | {"mae": float(metrics.mean_absolute_error(y, predicted))}
-    classes, probability = estimator.classes_, estimator.predict_proba(X)
+        return value_metrics(y, estimator.predict(X))
+    return class_metrics(y, estimator.predict_proba(X), estimator.classes_)
+
+
+def value_metrics(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    """Metrics of a regression: true and predicted values [n]."""
+    found = {"r2": float(metrics.r2_score(y, predicted))} if len(y) > 1 else {}
+    found["rmse"] = float(metrics.root_mean_squared_error(y, predicted))
+    return found | {"mae": float(metrics.mean_absolute_error(y, predicted))}
+
+
+def class_metrics(y: np.ndarray, probability: np.ndarray, classes: np.ndarray) -> dict[str, float]:
+    """Metrics of a classification: true labels [n], and probabilities [n, classes]."""
     predicted = classes[probability.argmax(axis=1)]
     is_class = y[:, None] == classes
     found = {"accuracy": float(np.mean(predicted == y))}
@@ -61,17 +69,40 @@ def roc_points(is_class: np.ndarray, probability: np.ndarray) -> np.ndarray:
     return np.column_stack([false, true])
 
 
-def calibration_points(is_class: np.ndarray, probability: np.ndarray, n_bins: int = 10) -> np.ndarray:
-    """Mean probability, share of the class and number of rows [bins, 3] of bins of equal width that hold any row.
+def calibration_points(truth: np.ndarray, predicted: np.ndarray, *, min_rows: int = 30, n_bins: int = 10) -> np.ndarray:
+    """Whether predictions hold on average: mean prediction, mean truth, its interval of 95%, and rows [bins, 5].
+
+    Bins hold about equally many rows, and at least `min_rows` where there are as many; rows of equal predictions stay
+    together. Where all truths are 0 or 1, the interval is Wilson's; otherwise it is the mean ± 1.96 standard errors.
 
     Examples
     --------
-    >>> calibration_points(np.array([False, True, True]), np.array([0.04, 0.06, 0.95])).tolist()
-    [[0.05, 0.5, 2.0], [0.95, 1.0, 1.0]]
+    >>> truth = np.array([0, 0, 0, 1, 0, 1, 1, 1])
+    >>> predicted = np.array([0.1, 0.1, 0.2, 0.2, 0.7, 0.8, 0.9, 0.9])
+    >>> calibration_points(truth, predicted, min_rows=4).round(2).tolist()
+    [[0.15, 0.25, 0.05, 0.7, 4.0], [0.82, 0.75, 0.3, 0.95, 4.0]]
     """
-    bins = np.minimum((probability * n_bins).astype(int), n_bins - 1)
+    order = np.argsort(predicted, kind="stable")
+    truth, predicted = truth[order].astype(np.float64), predicted[order]
+    n = len(truth)
+    n_bins = max(1, min(n_bins, n // min_rows))
+    places = [n * i // n_bins for i in range(1, n_bins)]
+    # The first row whose prediction differs from that of the row before the place.
+    starts = {0} | {int(np.searchsorted(predicted, predicted[place - 1], side="right")) for place in places}
+    kept = sorted(start for start in starts if start == 0 or n - start >= min(min_rows, n))
+    is_share = bool(np.isin(truth, (0, 1)).all())
     found = []
-    for b in np.unique(bins):
-        inside = bins == b
-        found.append([probability[inside].mean(), is_class[inside].mean(), inside.sum()])
+    for start, stop in zip(kept, [*kept[1:], n], strict=True):
+        inside = slice(start, stop)
+        found.append([predicted[inside].mean(), *mean_interval(truth[inside], is_share=is_share), stop - start])
     return np.array(found, dtype=np.float64)
+
+
+def mean_interval(values: np.ndarray, *, is_share: bool) -> tuple[float, float, float]:
+    """Mean of some values, and its interval of 95%: Wilson's for the share of ones, else 1.96 standard errors."""
+    n, z, mean = len(values), 1.96, float(values.mean())
+    if is_share:
+        middle, width = mean + z**2 / (2 * n), z * np.sqrt(mean * (1 - mean) / n + z**2 / (4 * n**2))
+        return mean, (middle - width) / (1 + z**2 / n), (middle + width) / (1 + z**2 / n)
+    width = z * values.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
+    return mean, mean - width, mean + width
