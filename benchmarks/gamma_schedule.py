@@ -4,7 +4,7 @@ Single members with `gamma` and `gamma_end` of a grid, on the stratified 70/30 s
 Finished units are kept in the results file, so that a run goes on where it was stopped.
 
     python benchmarks/gamma_schedule.py --splits 3
-    python benchmarks/gamma_schedule.py --report     # table, and the curve in docs/images/gamma_schedule.svg
+    python benchmarks/gamma_schedule.py --report     # table, and the curve in benchmarks/results/gamma_schedule.svg
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from suite_tables import DataTable, auc, default_folder, find_tables, read_table
 from suite_units import write_json
 
 HERE = Path(__file__).parent
-PICTURE = HERE.parent / "docs" / "images" / "gamma_schedule.svg"
+PICTURE = HERE / "results" / "gamma_schedule.svg"
 LARGE = (
     "sleep",
     "nursery",

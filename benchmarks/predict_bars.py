@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passes", type=int, default=12, help="times that all cases take turns")
     parser.add_argument("--rounds", type=int, default=4, help="rounds of a case in each pass")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/predict_bars.json"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("predict_bars.json"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         cases = [Case(state, m, Path(scratch) / f"{state}{m}") for state in SPREAD for m in BARS]

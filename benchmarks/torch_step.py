@@ -1,6 +1,6 @@
 """Time of a whole training step in PyTorch: softwood's layer against the dense one, sparse against dense gradients.
 
-    python benchmarks/torch_step.py  # writes benchmarks/results/torch_step.json
+    python benchmarks/torch_step.py  # writes benchmarks/torch_step.json
 
 A step is batch normalisation, the layer, cross-entropy, the backward pass and fused Adam, on one thread. The dense
 rival is `implementation="dense"`: two matrix products and a product down the levels, the fastest of seven ways tried to
@@ -33,7 +33,7 @@ from machine import facts
 from softwood import _core, ops
 from softwood.torch import TreeEnsemble
 
-RESULTS = Path(__file__).parent / "results" / "torch_step.json"
+RESULTS = Path(__file__).with_name("torch_step.json")
 IN_FEATURES, OUT_FEATURES, N_TREES = 32, 3, 10
 TENTH_FRACTIONAL = 3.98  # standard deviation of t / gamma at which |t| < gamma / 2 has probability 0.1
 
@@ -221,7 +221,7 @@ def call_overhead(args: argparse.Namespace) -> dict:
 
     def compiled() -> None:
         tape = core.TapeFloat32()
-        core.forward(*arrays, *options, output, tape, 1)
+        core.forward(*arrays, *options, output, tape, 1, False)
         core.backward(grad_output.numpy(), *arrays, *options, tape, *gradients, *marks, 1)
 
     def empty_function() -> None:

@@ -1,6 +1,6 @@
 """Whole training steps (batch norm, trees, cross-entropy, Adam) of the native trainer beside dense PyTorch.
 
-    python benchmarks/training_step.py [--rounds 30] [--output benchmarks/results/training_step.json]
+    python benchmarks/training_step.py [--rounds 30] [--output benchmarks/training_step.json]
 
 One thread, float32, p 32, k 3. The rival is the same network as matrix products with fused Adam. Both start from the
 same weights; before anything is timed, the losses of their first batches are compared. Times are CPU times of the
@@ -190,7 +190,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "training_step.json")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("training_step.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = []

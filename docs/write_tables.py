@@ -1,4 +1,4 @@
-"""Write the tables and numbers of README.md and docs/tabular.md from declarations and from results kept as JSON.
+"""Write the tables and numbers of README.md and of pages of docs/ from declarations and from results kept as JSON.
 
 Usage: python docs/write_tables.py. Each place is marked by a comment that names what stands there; tests compare.
 """
@@ -18,7 +18,12 @@ from softwood.training.hyperparameters import Hyperparameters, all_declarations
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
-PAGES = {ROOT / "README.md": ("results", "suite"), ROOT / "docs" / "tabular.md": ("hyperparameters", "suite")}
+PERFORMANCE = ("torch steps", "trainer steps", "depth", "predictions", "one row", "learners")
+PAGES = {
+    ROOT / "README.md": ("results", "suite"),
+    ROOT / "docs" / "tabular.md": ("hyperparameters", "suite"),
+    ROOT / "docs" / "performance.md": PERFORMANCE,
+}
 
 
 def table() -> str:
@@ -88,6 +93,123 @@ def _time_of_training() -> str:
     )
 
 
+def torch_steps() -> str:
+    """Steps of a network in PyTorch, native and dense."""
+    lines = []
+    for one in _results("torch_step"):
+        if "ratio" not in one:
+            continue
+        rival, ours = one["median_us"].items()
+        words = one["state"] if rival[0] == "dense" else "trained, sparse gradients against dense ones"
+        lines.append([words, one["n"], one["depth"], _short(one["reachable_leaves"]), ours[1], rival[1], one["ratio"]])
+    heads = ["state", "rows", "depth", "leaves reached", "softwood, µs", "dense, µs", "times faster"]
+    return _markdown(heads, lines)
+
+
+def trainer_steps() -> str:
+    """Steps of the native trainer and of PyTorch."""
+    lines = [
+        [
+            one["state"],
+            one["n"],
+            one["depth"],
+            _short(one["mean_reachable_leaves"]),
+            one["native_us"],
+            one["rival_us"],
+            one["rival"],
+            one["times_faster"],
+        ]
+        for one in _results("training_step")
+    ]
+    heads = ["state", "rows", "depth", "leaves reached", "softwood, µs", "rival, µs", "rival", "times faster"]
+    return _markdown(heads, lines)
+
+
+def depths() -> str:
+    """Time of a row by depth and leaves reached."""
+    found = {(row["depth"], row["leaves"]): row["forward_us"] for row in _results("depth_scaling")}
+    kinds = sorted({leaves for _, leaves in found if leaves is not None})
+    lines = []
+    for depth in sorted({depth for depth, _ in found}):
+        times = [found.get((depth, leaves)) for leaves in (*kinds, None)]
+        lines.append([depth, 2**depth, *("" if time is None else 1000 * time for time in times)])
+    return _markdown(["depth", "leaves", *(f"reaches {leaves}" for leaves in kinds), "reaches all"], lines)
+
+
+def predictions() -> str:
+    """Times of predictions."""
+    lines = [
+        [
+            one["state"],
+            one["trees"],
+            _short(one["leaves_reached"]),
+            _short(1e6 * one["row"][1]),
+            _short(1e6 * one["c_row"][1]),
+            1e9 * one["bulk"][1],
+        ]
+        for one in _results("predict_bars")
+    ]
+    heads = ["state", "trees", "leaves reached of 64", "one row, µs", "one row in C, µs", "many rows, ns per row"]
+    return _markdown(heads, lines)
+
+
+def one_row() -> str:
+    """A sentence on single rows through the estimators."""
+    found = {one["row"]: one for one in _results("one_row")}
+    array, frame = found["NumPy, 30 columns"], found["pandas, 30 columns"]
+    return (
+        "Through the estimator, a default model of six members, one row of 30 columns takes "
+        f"{_short(array['median_us']['softwood'])} µs as a NumPy array (LightGBM: "
+        f"{_short(array['median_us']['lightgbm'])} µs) and {_short(frame['median_us']['softwood'])} µs as a pandas "
+        f"frame ({_short(frame['median_us']['lightgbm'])} µs): `python benchmarks/one_row.py`.\n"
+    )
+
+
+def learners() -> str:
+    """Ranks and costs of the learners of the suite."""
+    report, units = _suite()
+    frame = report.common(report.frame_of(units))
+    rivals = [name for name in report.RIVALS if name in set(frame["learner"])]
+    lines = []
+    for name in ("softwood", "softwood_single", *rivals):
+        ours = name if name in report.SOFTWOOD else "softwood"
+        contest = [ours, *rivals]
+        scores = report.scores_of(frame, contest)
+        ranks = sum(report.ranks(row) for row in scores.to_numpy()) / len(scores)
+        own = frame[frame["learner"] == name]
+        lines.append(
+            [
+                report.NAMES[name],
+                f"{ranks[contest.index(name)]:.2f}",
+                _short(own["fit_seconds"].median()),
+                _short(1e6 * own["predict_seconds_per_row"].median()),
+                own["file_bytes"].median() / 1000,
+            ]
+        )
+    heads = ["learner", "mean rank of 5", "fit, s", "prediction, µs per row", "file, kB"]
+    return _markdown(heads, lines) + f"\n{frame['table'].nunique()} tables; ties share a rank.\n"
+
+
+def _results(name: str) -> Any:
+    """Results of a benchmark, from the file beside its script."""
+    return json.loads((BENCHMARKS / f"{name}.json").read_text())["results"]
+
+
+def _short(value: float) -> str:
+    """Two digits that count."""
+    return f"{value:.2g}" if value < 100 else f"{value:,.0f}"
+
+
+def _markdown(heads: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    rows = [heads, ["---"] * len(heads)]
+    rows += [[f"{cell:,}" if isinstance(cell, int) else _cell(cell) for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _cell(cell: float | str) -> str:
+    return cell if isinstance(cell, str) else f"{cell:,.0f}" if abs(cell) >= 10 else f"{cell:.2g}"
+
+
 def _suite() -> tuple[Any, Any]:
     """The module that reports on the suite, and the suite's units."""
     sys.path.insert(0, str(BENCHMARKS))
@@ -99,7 +221,17 @@ def _suite() -> tuple[Any, Any]:
     return suite_report, suite_units.read_summary(BENCHMARKS / "suite.json")
 
 
-MAKERS = {"hyperparameters": table, "suite": ranks, "results": results}
+MAKERS = {
+    "hyperparameters": table,
+    "suite": ranks,
+    "results": results,
+    "torch steps": torch_steps,
+    "trainer steps": trainer_steps,
+    "depth": depths,
+    "predictions": predictions,
+    "one row": one_row,
+    "learners": learners,
+}
 
 
 def with_tables(page: str, names: Sequence[str]) -> str:
