@@ -75,6 +75,21 @@ def many_levels() -> Case:
     return _frame(city=pd.Categorical([f"city {r // 6 * 7 % 20}" for r in rank]))
 
 
+@table("pandas categories of 100 levels, 1,200 rows")
+def hundred_levels() -> Case:
+    """Twelve rows per level; half of the levels, in no order, belong to each class."""
+    rng = np.random.default_rng(0)
+    level = np.arange(10 * N) % 100
+    X = pd.DataFrame({"noise": rng.normal(size=10 * N), "city": pd.Categorical([f"city {v}" for v in level])})
+    return X, rng.permutation(100)[level] < 50
+
+
+@table("pandas categories of 100 levels, 120 rows")
+def more_levels_than_rows_can_tell() -> Case:
+    rank = np.argsort(np.argsort(_x()))
+    return _frame(city=pd.Categorical([f"city {r * 100 // N * 37 % 100}" for r in rank]))
+
+
 @table("dates")
 def dates() -> Case:
     return _frame(when=pd.Timestamp("2020-01-01") + pd.to_timedelta(np.round(_x() * 100), unit="D"))

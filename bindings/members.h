@@ -208,6 +208,21 @@ nb::list run_members(const nb::list& members, std::int64_t epoch, double seconds
   return result;
 }
 
+// (validation loss, validation metric) of the present parameters.
+template <typename Class>
+nb::tuple evaluate_member(Class& member, int n_threads) {
+  require(n_threads >= 1, "n_threads must be positive");
+  nb::list alone;
+  alone.append(nb::find(member));
+  const RunningMembers<Class> running(alone);
+  EpochOutcome outcome;
+  {
+    nb::gil_scoped_release unlocked;
+    outcome = running.trainers[0]->evaluate(n_threads);
+  }
+  return nb::make_tuple(outcome.validation_loss, outcome.validation_metric);
+}
+
 // The properties and the epoch of a class of members: it has a `trainer` for numbers of the type `Number`, and a flag
 // `running`, which is read and written under the GIL.
 template <typename Class>
@@ -220,6 +235,7 @@ void bind_protocol(nb::class_<Class>& bound) {
       .def_prop_rw(
           "adam_step", [](const Class& member) { return member.trainer->adam_step; },
           [](Class& member, std::int64_t step) { member.trainer->adam_step = step; })
+      .def("evaluate", &evaluate_member<Class>, "n_threads"_a)
       .def_static("run_epoch", &run_members<Class>, "members"_a, "epoch"_a, "seconds_left"_a, "n_threads"_a);
 }
 

@@ -35,7 +35,7 @@ BaseColumn base_column(const nb::dict& given, std::int64_t n_columns) {
 
 PredictionHead head_of(const nb::dict& given, std::int64_t n_outputs) {
   PredictionHead head{};
-  head.link = choice(given, "link", Link::softmax);
+  head.link = choice(given, "link", Link::logistic);
   head.target_mean = setting<std::vector<double>>(given, "target_mean");
   head.target_scale = setting<std::vector<double>>(given, "target_scale");
   head.quantile_rank = setting<std::vector<std::int32_t>>(given, "quantile_rank");
@@ -47,7 +47,7 @@ PredictionHead head_of(const nb::dict& given, std::int64_t n_outputs) {
     require(n_quantiles == 0 || n_outputs == n_targets * n_quantiles, "each target needs an output for each quantile");
   } else {
     require(n_targets == 0 && n_quantiles == 0, "a classification has no targets to scale");
-    require(head.link == Link::softmax || n_outputs == 1, "two classes need one output");
+    require(head.link != Link::binary || n_outputs == 1, "two classes need one output");
   }
   for (const std::int32_t rank : head.quantile_rank) require(rank >= 0 && rank < n_quantiles, "a rank is out of range");
   return head;

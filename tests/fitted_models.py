@@ -15,6 +15,7 @@ SMALL = {"n_members": 2, "n_trees": 6, "depth": 4, "max_epochs": 8, "random_stat
 NAMES = (
     "binary",
     "multiclass",
+    "labels",
     "mixed",
     "regression",
     "quantiles",
@@ -74,6 +75,9 @@ def fitted(name: str) -> softwood.TreeEnsembleClassifier | softwood.TreeEnsemble
         return softwood.TreeEnsembleClassifier(**SMALL, **options.get(name, {})).fit(X, signal > 0)
     if name == "multiclass":
         return softwood.TreeEnsembleClassifier(**SMALL).fit(X, np.digitize(signal, [-0.5, 0.5]))
+    if name == "labels":
+        labels = np.column_stack([signal > 0, Z[:, 0] > 1, Z[:, 7] == 2])
+        return softwood.TreeEnsembleClassifier(**SMALL).fit(X, labels)
     if name == "targets":
         return softwood.TreeEnsembleRegressor(**SMALL).fit(X, np.column_stack([signal, 1000 * Z[:, 1] + 5]))
     loss = {"regression": "auto", "poisson": "poisson"}.get(name) or Loss("quantile", quantiles=(0.9, 0.1, 0.5))

@@ -24,7 +24,7 @@ def check_package() -> None:
     """The package is installed whole: native module, type stubs, the report's page."""
     folder = Path(softwood.__file__).resolve().parent
     assert "site-packages" in folder.parts or "dist-packages" in folder.parts, f"imported from {folder}: not installed"
-    for name in ("py.typed", "_core.pyi", "explain/report.html"):
+    for name in ("py.typed", "_core.pyi", "explain/report.html", "explain/report.js"):
         assert (folder / name).is_file(), f"{name} is missing in the package"
 
 

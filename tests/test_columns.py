@@ -49,20 +49,30 @@ def test_unseen_and_missing_categories():
 
 def test_many_categories_get_cross_fitted_target_means():
     rng = np.random.default_rng(0)
-    names = np.array([f"city {i}" for i in range(20)])
-    city = rng.integers(0, 20, 2000)
-    y = (rng.random(2000) < city / 20).astype(float)
+    names = np.array([f"city {i}" for i in range(25)])
+    city = rng.integers(0, 25, 2000)  # fewer than 100 rows per level
+    y = (rng.random(2000) < city / 25).astype(float)
     X = pd.DataFrame({"city": names[city]})
     preprocessor, base = fitted(X, y)
     assert kinds_of(preprocessor.encodings["standard"]) == ["linear"]
     fitted_means = preprocessor.target_means[0]
-    assert fitted_means.shape == (21, 1)
+    assert fitted_means.shape == (26, 1)
     by_level = [y[names[city] == level].mean() for level in preprocessor.columns[0].levels]
     np.testing.assert_allclose(fitted_means[:-1, 0], by_level, atol=0.03)
     np.testing.assert_allclose(fitted_means[-1, 0], y.mean(), rtol=1e-6)  # an unseen city
     assert not np.allclose(base[:, 1], fitted_means[city, 0])  # in training, a row's own label is left out
     unseen = preprocessor.read(read_table(pd.DataFrame({"city": ["Atlantis"]}), kinds=preprocessor.kinds))
     np.testing.assert_allclose(unseen[0], [-1, y.mean()], rtol=1e-6)
+
+
+def test_levels_with_many_rows_each_get_flags():
+    for n_levels, has_many in ((20, False), (21, True), (65, True)):
+        n = 2000 if n_levels < 65 else 10_000
+        labels = [f"c{i % n_levels}" for i in range(n)]
+        preprocessor, _ = fitted(pd.DataFrame({"code": labels}), np.arange(n) / n)
+        assert preprocessor.columns[0].has_many_levels == has_many
+        again = Preprocessor.from_plain(*preprocessor.to_plain())
+        assert again.columns == preprocessor.columns
 
 
 def test_ten_levels_get_flags_and_eleven_target_means():

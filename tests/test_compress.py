@@ -87,6 +87,44 @@ def test_limits(large):
         softwood.TreeEnsembleClassifier().compress(X_CANCER)
 
 
+def test_compact_fits_keep_the_taught_ensemble(tmp_path):
+    settings = {"n_members": 2, "max_epochs": 40, "random_state": 0}
+    X, y = X_CANCER[:300], np.where(Y_CANCER[:300] == 1, "mild", "bad")
+    large = softwood.TreeEnsembleClassifier(compact=False, **settings).fit(X, y)
+    small = softwood.TreeEnsembleClassifier(compact=True, **settings).fit(X, y)
+    assert len(small.model_.members) == 1
+    assert small.compression_.before.n_parameters == large.n_parameters_.stored
+    assert small.compression_.after.n_parameters == small.n_parameters_.stored < large.n_parameters_.stored / 4
+    assert small.compression_.after.score > 0.9
+    assert small.history_["validation_loss"] == large.history_["validation_loss"]
+    np.testing.assert_array_equal(small.best_epoch_, large.best_epoch_)
+    np.testing.assert_array_equal(small.oof_prediction_, large.oof_prediction_)
+    np.testing.assert_array_equal(small.decision_function(X), large.compress(X, y).decision_function(X))
+    assert np.mean(small.predict(X_CANCER[300:]) == large.predict(X_CANCER[300:])) > 0.95
+    small.save(tmp_path / "small.safetensors")
+    assert softwood.load(tmp_path / "small.safetensors").get_params()["compact"] is True
+    small.set_params(compact=False).fit(X, y)
+    assert not hasattr(small, "compression_")
+    assert len(small.model_.members) == 2
+
+
+def test_compact_fits_of_awkward_tables():
+    tiny = softwood.TreeEnsembleRegressor(compact=True, n_members=2, max_epochs=3, random_state=0)
+    assert len(tiny.fit(np.arange(6.0)[:, None], np.arange(6.0)).model_.members) == 2
+    constant = softwood.TreeEnsembleRegressor(compact=True, n_members=2, max_epochs=3, random_state=0)
+    assert constant.fit(np.ones((40, 2)), np.arange(40.0)).predict(np.ones((1, 2))) == pytest.approx(19.5, abs=5)
+    X, y = load_diabetes(return_X_y=True)
+    weight = np.ones(len(y))
+    weight[::2] = 0
+    going_on = softwood.TreeEnsembleRegressor(compact=True, n_members=2, max_epochs=20, random_state=0, max_columns=5)
+    going_on.fit(X, y, sample_weight=weight)
+    assert len(going_on.model_.members) == 1
+    assert len(going_on.selected_columns_) == 5
+    before = going_on.score(X, y)
+    going_on.partial_fit(X, y)
+    assert going_on.score(X, y) > before - 0.1
+
+
 def test_several_targets_categories_and_missing_cells():
     X, y = load_diabetes(return_X_y=True)
     frame = pd.DataFrame(X[:, :4], columns=list("abcd"))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
+import sys
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.metrics import balanced_accuracy_score, log_loss, make_scorer, mean_absolute_error, r2_score, roc_auc_score
 
 import softwood
 from softwood import Loss, TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.callbacks import LogEpochs, MLflowMetrics, OptunaPruning, TensorBoardScalars
 from softwood.training import losses
+from softwood.training.progress import EPOCH_VALUES
 
 SETTINGS = {"n_members": 2, "n_trees": 4, "max_epochs": 6, "learning_rate": 0.02, "random_state": 0}
 RNG = np.random.default_rng(0)
@@ -136,22 +138,81 @@ def test_callbacks_hear_of_each_epoch_and_stop():
         TreeEnsembleClassifier(callbacks=print, **SETTINGS).fit(X, Y)
 
 
-def test_ready_callbacks(caplog, monkeypatch):
-    written, logged, reported = [], [], []
-    writer = SimpleNamespace(add_scalar=lambda *point: written.append(point))
-    trial = SimpleNamespace(report=lambda *point: reported.append(point), should_prune=lambda: len(reported) == 3)
-    module = SimpleNamespace(log_metrics=lambda values, step: logged.append((step, values)))
-    monkeypatch.setitem(__import__("sys").modules, "mlflow", module)
-    callbacks = [LogEpochs(every=2), TensorBoardScalars(writer=writer), MLflowMetrics(), OptunaPruning(trial)]
+def test_log_epochs(caplog):
+    with caplog.at_level(logging.INFO, "softwood"):
+        model = TreeEnsembleClassifier(callbacks=[LogEpochs(every=2)], **SETTINGS).fit(X, Y)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(":")[0] for line in lines] == ["epoch 0", "epoch 2", "epoch 4"]
+    losses_of_epoch = np.array(model.history_["validation_loss"])[np.array(model.history_["epoch"]) == 4]
+    assert len(losses_of_epoch) == 2
+    assert f"validation_loss {losses_of_epoch.mean():.6g}" in lines[-1]
+
+
+def test_optuna_prunes_a_trial():
     optuna = pytest.importorskip("optuna")
-    with caplog.at_level(logging.INFO, "softwood"), pytest.raises(optuna.TrialPruned, match="Pruned after epoch 2"):
-        TreeEnsembleClassifier(callbacks=callbacks, **SETTINGS).fit(X, Y)
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["epoch 0", "epoch 2"]
-    assert [step for _, step in reported] == [0, 1, 2]
-    assert {step for _, _, step in written} == {0, 1, 2}
-    assert logged[1][1]["validation_loss"] == reported[1][0]
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=0.0, n_warmup_steps=2))
+    heard = []
+
+    def objective(trial):
+        callbacks = [heard.append, OptunaPruning(trial)]
+        return TreeEnsembleClassifier(callbacks=callbacks, **SETTINGS).fit(X, Y).best_score_
+
+    study.optimize(objective, n_trials=1)
+    (trial,) = study.trials
+    assert trial.state == optuna.trial.TrialState.PRUNED
+    assert trial.intermediate_values == {epoch: heard[epoch].validation_loss for epoch in range(3)}
     with pytest.raises(ValueError, match="value must be one of train_loss"):
-        TreeEnsembleClassifier(callbacks=[OptunaPruning(trial, "auc")], **SETTINGS).fit(X, Y)
+        TreeEnsembleClassifier(callbacks=[OptunaPruning(study.ask(), "auc")], **SETTINGS).fit(X, Y)
+
+
+def epochs_heard(callback):
+    """Numbers of each epoch by name, as a fit with this callback had them."""
+    heard = []
+    callbacks = [heard.append, callback]
+    TreeEnsembleClassifier(callbacks=callbacks, eval_metric="roc_auc", **SETTINGS).fit(X, Y)
+    return [{name: getattr(one, name) for name in EPOCH_VALUES} | one.metrics for one in heard]
+
+
+def test_tensorboard_reads_what_was_written(tmp_path):
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    callback = TensorBoardScalars(tmp_path)
+    heard = epochs_heard(callback)
+    callback.writer.close()
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    contents, points = file.read_bytes(), {}
+    while contents:  # records: length, its checksum, an event, its checksum
+        size = int.from_bytes(contents[:8], "little")
+        event = event_pb2.Event.FromString(contents[12 : 12 + size])
+        points |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        contents = contents[16 + size :]
+    assert points == {
+        (name, step): pytest.approx(value) for step, values in enumerate(heard) for name, value in values.items()
+    }
+    assert {"train_loss", "validation_metric", "gamma", "mean_reachable_leaves"} <= {name for name, _ in points}
+    assert len(heard) == 6
+    assert clone(TreeEnsembleClassifier(callbacks=[callback])).callbacks[0].writer is None  # an open file stays here
+
+
+def test_mlflow_keeps_what_was_logged(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="mlflow brings forty packages: install mlflow-skinny and sqlalchemy")
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'runs.db'}")
+    with mlflow.start_run() as run:
+        heard = epochs_heard(MLflowMetrics())
+    client = mlflow.MlflowClient()
+    for name in heard[0]:
+        found = {point.step: point.value for point in client.get_metric_history(run.info.run_id, name)}
+        assert found == {step: values[name] for step, values in enumerate(heard)}, name
+
+
+def test_callbacks_say_what_is_not_installed(monkeypatch):
+    for module in ("mlflow", "tensorboardX", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match="TensorBoardScalars needs torch and tensorboard, or tensorboardX: pip inst"):
+        TensorBoardScalars()
+    with pytest.raises(ImportError, match="MLflowMetrics needs the mlflow package: pip install mlflow"):
+        MLflowMetrics()
 
 
 def test_log_probabilities_do_not_underflow():

@@ -35,6 +35,15 @@ def test_knots_of_longer_columns_are_quantiles():
     np.testing.assert_allclose(knots, [0, 250.5**2, 500**2, 749.5**2, 1000**2], rtol=0.01)
 
 
+def test_columns_that_are_nearly_always_0_keep_their_other_values():
+    column = np.zeros((1000, 1))
+    column[::50, 0] = np.arange(1, 21) / 10
+    np.testing.assert_allclose(lookups_of(column, n_bins=8).columns[0].knots, [0, 0.1, 1.05, 2.0], rtol=1e-6)
+    np.testing.assert_allclose(lookups_of(1 - column, n_bins=2).columns[0].knots, [-1, 0.9, 1], rtol=1e-6)
+    model = TreeEnsembleRegressor(n_members=1, n_trees=8, learning_rate=0.05, max_features=1.0, random_state=0)
+    assert model.fit(column, column[:, 0]).score(column, column[:, 0]) > 0.9
+
+
 def test_categories_have_an_entry_per_code_and_one_for_others():
     lookups = lookups_of([[0.0], [1.0], [3.0], [3.0]], ["code"])
     column = lookups.columns[0]
@@ -96,3 +105,22 @@ def test_values_between_and_beyond_whole_numbers():
     assert at[2] == at[3]
     assert at[4] == at[5]
     np.testing.assert_allclose(at[[0, 2]], [40, 50], atol=0.5)
+
+
+def test_whole_numbers_with_many_rows_each_have_a_weight_for_each_value():
+    rng = np.random.default_rng(0)
+    hour = rng.integers(0, 24, 4000).astype(np.float32)
+    for n, has_weights in ((4000, True), (3000, False)):
+        base = hour[:n, None]
+        (column,) = fit_lookups(base, ["number"], n_bins=8, rows=np.arange(n), weight=np.ones(n)).columns
+        assert (column.n_levels == column.n_entries == 25) == has_weights
+        assert (len(column.knots) == 24) == has_weights
+
+
+def test_values_that_many_rows_have_are_knots_with_their_neighbours():
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(5000) < 0.8, 0, np.round(rng.exponential(50, 5000), 1)).astype(np.float32)
+    (column,) = fit_lookups(x[:, None], ["number"], n_bins=12, rows=np.arange(5000), weight=np.ones(5000)).columns
+    above = np.unique(x)[1]
+    assert {np.float32(0), above} <= set(column.knots)
+    assert np.count_nonzero(column.knots > 0) >= 10

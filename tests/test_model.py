@@ -21,7 +21,7 @@ import softwood
 from fitted_models import reference_scores
 from softwood.model.container import ModelFileError
 from softwood.model.model import Model
-from softwood.model.packing import pack_integers
+from softwood.model.packing import pack_floats, pack_integers
 from softwood.model.parts import Head
 from softwood.model.whole_file import write_whole
 from softwood.training.losses import Loss
@@ -233,6 +233,27 @@ def test_header_that_announces_too_much_takes_no_memory(header, length, tmp_path
     assert run.stdout.strip() == "True"
 
 
+def test_files_with_plain_biases_and_leaves_are_read(saved):
+    expected = softwood.load(saved)
+
+    def unpack(header, metadata, arrays):
+        for i, member in enumerate(metadata["members"]):
+            trees = expected.model_.members[i].trees
+            arrays[f"members.{i}.split_bias"], arrays[f"members.{i}.leaf_weight"] = trees.split_bias, trees.leaf_weight
+            del member["n_trees"], member["depth"]
+
+    rewrite(saved, unpack)
+    found = softwood.load(saved)
+    for member, other in zip(found.model_.members, expected.model_.members, strict=True):
+        np.testing.assert_array_equal(member.trees.leaf_weight, other.trees.leaf_weight)
+        np.testing.assert_array_equal(member.trees.split_bias, other.trees.split_bias)
+
+
+def floats_like(metadata, value):
+    member = metadata["members"][0]
+    return pack_floats(np.full((member["n_trees"], 2 ** member["depth"] - 1), value, dtype=np.float32))
+
+
 def packed_like(arrays, name, value):
     """As many integers as the array has, all the same."""
     dtype = np.dtype(np.int16 if "value" in name else np.int32)
@@ -265,7 +286,10 @@ LIES = {
     "too few knots": lambda h, m, a: a.update({"lookups.knots": a["lookups.knots"][:-1]}),
     "knots out of order": lambda h, m, a: a["lookups.knots"].fill(1),
     "NaN in knots": lambda h, m, a: a["lookups.knots"].fill(np.nan),
-    "NaN in a bias": lambda h, m, a: a["members.0.split_bias"].fill(np.nan),
+    "NaN in a bias": lambda h, m, a: a.update({"members.0.split_bias": floats_like(m, np.nan)}),
+    "biases of other trees": lambda h, m, a: m["members"][0].update(n_trees=m["members"][0]["n_trees"] + 1),
+    "no trees": lambda h, m, a: m["members"][0].update(n_trees=0),
+    "endless depth": lambda h, m, a: m["members"][0].update(depth=10**6),
     "type of biases": lambda h, m, a: a.update({"members.0.split_bias": a["members.0.split_bias"].astype(float)}),
     "shape of splits": lambda h, m, a: a.update({"members.0.split_bias": np.zeros((4, 8), np.float32)}),
     "empty splits": lambda h, m, a: a.update({"members.0.split_bias": np.zeros((0, 1 << 40), np.float32)}),

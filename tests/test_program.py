@@ -181,11 +181,11 @@ def lookup_members(draw, rng, lookups, n_scores):
 @st.composite
 def heads(draw, rng):
     """A head, and the number of scores that it needs."""
-    kind = draw(st.sampled_from(["quantile", "binary", "multiclass", "squared_error", "poisson"]))
-    if kind in ("binary", "multiclass"):
-        k = 2 if kind == "binary" else draw(st.integers(3, 4))
+    kind = draw(st.sampled_from(["quantile", "binary", "multiclass", "multilabel", "squared_error", "poisson"]))
+    if kind in ("binary", "multiclass", "multilabel"):
+        k = {"binary": 2, "multiclass": draw(st.integers(3, 4))}.get(kind, draw(st.integers(2, 4)))
         classes = draw(st.sampled_from([np.arange(5, 5 + k), np.array([f"class {c}" for c in range(k)])]))
-        loss = Loss("binary_cross_entropy") if kind == "binary" else Loss("cross_entropy", n_classes=k)
+        loss = Loss("cross_entropy", n_classes=k) if kind == "multiclass" else Loss("binary_cross_entropy")
         return Head(kind, loss, classes), 1 if kind == "binary" else k
     t = draw(st.sampled_from([2, 1]))
     quantiles = tuple(draw(st.lists(st.sampled_from([0.9, 0.1, 0.5, 0.25]), unique=True, min_size=1)))
@@ -221,6 +221,11 @@ def assert_close(found, expected, tolerance):
     np.testing.assert_allclose(found, np.reshape(expected, np.shape(found)), rtol=tolerance, atol=tolerance)
 
 
+def labels_of(head, probability):
+    """Labels that a classifier gives for probabilities."""
+    return probability > 0.5 if head.task == "multilabel" else head.classes[probability.argmax(axis=1)]
+
+
 def check_native(case, scores, predictions):
     predictor = pickle.loads(pickle.dumps(case.model.predictor()))
     assert_close(predictor.raw_scores(case.table), scores, 1e-4)
@@ -231,7 +236,7 @@ def check_native(case, scores, predictions):
     assert whole.shape == predictions.shape
     np.testing.assert_array_equal(by_row.reshape(whole.shape), whole)
     if head.classes is not None:
-        np.testing.assert_array_equal(predictor.predict(case.table), head.classes[whole.argmax(axis=1)])
+        np.testing.assert_array_equal(predictor.predict(case.table), labels_of(head, whole))
     return by_row
 
 
@@ -267,9 +272,8 @@ def check_onnx(case, predictions):
         feeds = {name: column[:, None] for name, column in feeds.items()}
     found = graph.run(None, feeds)
     assert_close(found[-1], predictions, 1e-4)
-    classes = case.model.head.classes
-    if classes is not None:
-        np.testing.assert_array_equal(found[0], classes[found[1].argmax(axis=1)])
+    if case.model.head.classes is not None:
+        np.testing.assert_array_equal(found[0], labels_of(case.model.head, found[1]))
 
 
 def check_torch(case, scores):

@@ -111,10 +111,12 @@ float read_column(const BaseColumn& column, double value) {
   }
 }
 
+double logistic(double score) { return 1 / (1 + std::exp(-score)); }
+
 // Predictions of one row from its scores [k]; `output` may be `scores` unless the link is binary.
 void apply_head(const PredictionHead& head, const double* scores, std::int64_t k, double* output) {
   if (head.link == Link::binary) {
-    const double second = 1 / (1 + std::exp(-scores[0]));
+    const double second = logistic(scores[0]);
     output[0] = 1 - second;
     output[1] = second;
     return;
@@ -124,6 +126,10 @@ void apply_head(const PredictionHead& head, const double* scores, std::int64_t k
     double total = 0;
     for (std::int64_t c = 0; c < k; ++c) total += output[c] = std::exp(scores[c] - largest);
     for (std::int64_t c = 0; c < k; ++c) output[c] /= total;
+    return;
+  }
+  if (head.link == Link::logistic) {
+    std::transform(scores, scores + k, output, logistic);
     return;
   }
   const auto per_target = k / static_cast<std::int64_t>(head.target_mean.size());

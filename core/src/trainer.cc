@@ -189,6 +189,16 @@ EpochOutcome Trainer<T>::run_epoch(std::int64_t epoch, Control& control, int n_t
 }
 
 template <typename T>
+EpochOutcome Trainer<T>::evaluate(int n_threads) {
+  EpochOutcome outcome;
+  outcome.train_loss = outcome.mean_reachable_leaves = outcome.learning_rate = kUnknown;
+  outcome.gamma = gamma();
+  state_->trees->end_epoch(adam_step, n_threads);
+  state_->validate(outcome.gamma, n_threads, validation_scores, outcome);
+  return outcome;
+}
+
+template <typename T>
 std::vector<EpochOutcome> run_epoch(std::span<Trainer<T>* const> members, std::int64_t epoch, Control& control,
                                     int n_threads) {
   const auto n_members = static_cast<std::int64_t>(members.size());

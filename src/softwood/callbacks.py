@@ -113,24 +113,38 @@ class TensorBoardScalars:
     Parameters
     ----------
     log_dir : path, optional
-        Where the event files go.
+        Where the event files go. Copies of the callback, as `sklearn.base.clone` makes them, write files of their own.
     writer : optional
         Anything with `add_scalar(name, value, step)`, instead of `log_dir`.
+
+    Attributes
+    ----------
+    writer
+        The writer; None before the first epoch. `writer.close()` waits until everything is on disk.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str] | None = None, *, writer: Any = None) -> None:
-        self.writer = _summary_writer(log_dir) if writer is None else writer
+        self.log_dir = log_dir
+        self.writer = writer
+        self._writer_type = _summary_writer() if writer is None else None
 
     def __call__(self, summary: EpochSummary) -> None:
         """Write one epoch."""
+        if self.writer is None:
+            assert self._writer_type is not None
+            where = None if self.log_dir is None else os.fspath(self.log_dir)
+            self.writer = self._writer_type(where, flush_secs=1)  # the default is two minutes
         for name, value in _values(summary).items():
             self.writer.add_scalar(name, value, summary.step)
         if hasattr(self.writer, "flush"):
             self.writer.flush()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but a writer of our own: it has a thread and an open file."""
+        return self.__dict__ | ({} if self._writer_type is None else {"writer": None})
 
-def _summary_writer(log_dir: str | os.PathLike[str] | None) -> Any:
-    where = None if log_dir is None else os.fspath(log_dir)
+
+def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -140,7 +154,7 @@ def _summary_writer(log_dir: str | os.PathLike[str] | None) -> Any:
             raise ImportError(
                 "TensorBoardScalars needs torch and tensorboard, or tensorboardX: pip install tensorboardX"
             ) from None
-    return SummaryWriter(where)
+    return SummaryWriter
 
 
 class MLflowMetrics:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,16 +29,18 @@ from softwood.model.predictor import Predictor
 from softwood.ops import get_num_threads
 from softwood.tabular.compress import Compression, Limits, compare, compress_model
 from softwood.tabular.features import LOOKUP
-from softwood.tabular.fit import FitResult, RunOptions, restart, train, train_on_piece
-from softwood.tabular.monotone import monotone_signs
+from softwood.tabular.fit import FitResult, RunOptions, restart
+from softwood.tabular.monotone import monotone_signs, restrict_monotone
+from softwood.tabular.selection import train_on_selected, train_on_selected_piece
 from softwood.tabular.table import Table, read_table, resolve_columns, resolve_kinds
 from softwood.tabular.target import (
     Problem,
-    classification_problem,
+    TargetKind,
+    has_several_columns,
     offset_matrix,
-    regression_problem,
     score_units,
 )
+from softwood.training import TrainedMember
 from softwood.training.checkpoint import prepare_checkpoint
 from softwood.training.declaration import check, declarations, parameters_section
 from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters, apply_recipe
@@ -57,8 +60,12 @@ _ATTRIBUTES = """\
     oof_prediction_ : ndarray [n, k] or [n]
         Prediction of each training row by members that held it out: probabilities, or values of a regression. NaN where
         no member did (with `n_members` of 4, a third of the rows). Only after `fit` without an `eval_set`.
+    compression_ : Compression
+        What `compress` or `compact=True` did: sizes, time and score before and after.
     feature_importances_ : ndarray [p]
         Importance of each column; they sum to 1.
+    selected_columns_ : ndarray [at most max_columns]
+        Columns that predictions need: their names, or numbers if the table had no names.
     n_parameters_ : ParameterCounts
         Weights that were `trainable`, that are `stored`, and that a row reads on average (`read`).
     n_iter_ : int
@@ -78,8 +85,10 @@ _ATTRIBUTES = """\
 class _TreeEnsemble(Hyperparameters, BaseEstimator):
     """What both estimators share."""
 
+    classes_: Any  # an array; a list of arrays if rows may have several labels
+    label_names_: np.ndarray
     hardening_: HardeningCost | None  # of the copy that `harden` makes
-    compression_: Compression  # of the copy that `compress` makes
+    compression_: Compression  # of the copy that `compress` makes, or of a fit with `compact`
 
     def fit(
         self,
@@ -102,8 +111,8 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         ----------
         X : array-like, sparse matrix or data frame [n, p]
             Columns may hold numbers, booleans, strings, categories or dates. Cells may be missing.
-        y : array-like [n], or [n, t] for a regression with t targets
-            Class labels, or numbers.
+        y : array-like [n], or [n, t] for a regression with t targets, or [n, k] for k labels of a classifier
+            Class labels; or numbers; or, of rows that may have several labels, 0 and 1 in a column for each.
         sample_weight : array-like [n], optional
             Weights of the rows. A weight of 2 is equivalent to repeating the row, 0 to leaving it out.
         eval_set : tuple (X, y), (X, y, sample_weight) or (X, y, sample_weight, offset), or a list of them, optional
@@ -128,36 +137,60 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         previous: Model | None = self.model_ if self.warm_start and hasattr(self, "model_") else None
         table = self._read(X, reset=previous is None)
         problem = self._problem(y, table.n_rows, sample_weight, first=previous is None).with_offset(offset)
-        if problem.classes is not None:
-            self.classes_ = problem.classes
+        self._keep_classes(problem.task, problem.classes)
         validation = self._read_eval_sets(eval_set, table, has_offset=offset is not None)
         seed = None if checkpoint is None else prepare_checkpoint(checkpoint, resume=resume)
         seed = self._seed() if seed is None or self.random_state is not None else seed
-        run = RunOptions(seed, _n_threads_for(self.n_jobs), checkpoint, resume, checkpoint_every)
-        fitted = train(table, problem, params, run, validation=validation, previous=previous)
+        run = RunOptions(seed, _n_threads_for(self.n_jobs), checkpoint, resume, checkpoint_every, self._fit_members())
+        fitted = train_on_selected(table, problem, params, run, validation=validation, previous=previous)
         self._pieces: FitResult | None = None
         self._keep(fitted.model)
+        self.__dict__.pop("compression_", None)
         self.chosen_parameters_ = fitted.chosen
         self.__dict__.pop("oof_prediction_", None)
         if fitted.oof_scores is not None:
             self.oof_prediction_ = fitted.model.head.predictions(fitted.oof_scores)
         if any(member.stopped_by == "interrupt" for member in fitted.trained):
             raise KeyboardInterrupt("Training was interrupted; the estimator holds the best epoch so far.")
+        if fitted.chosen.get("compact", self.compact) is True and previous is None:
+            self._become_small(table, problem)
         return self
+
+    def _become_small(self, table: Table, problem: Problem) -> None:
+        """Put a taught ensemble in the place of the members; they stay where there is too little to teach from."""
+        rows = np.flatnonzero(problem.weight)
+        if len(rows) < _MIN_ROWS_TO_COMPRESS or not self.model_.preprocessor.lookups:
+            return
+        known = self.model_.program.read(table.take(rows))
+        targets = problem.given_y
+        self._keep(self._teach(known, targets[rows], Limits()))
 
     def _partial_fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         params = self._checked_params()
         is_first = not hasattr(self, "model_")
         table = self._read(X, reset=is_first)
         problem = self._problem(y, table.n_rows, sample_weight, first=is_first and not hasattr(self, "classes_"))
-        if problem.classes is not None:
-            self.classes_ = problem.classes
+        self._keep_classes(problem.task, problem.classes)
         run = RunOptions(self._seed(), _n_threads_for(self.n_jobs))
         previous: FitResult | None = None if is_first else getattr(self, "_pieces", None) or restart(self.model_)
-        fitted = train_on_piece(table, problem, params, run, previous=previous)
+        fitted = train_on_selected_piece(table, problem, params, run, previous=previous)
         self._pieces = fitted
         self._keep(fitted.model)
         return self
+
+    def _fit_members(self) -> Callable[..., list[TrainedMember]] | None:
+        """What trains the members, where it is not this process."""
+        return None
+
+    def _keep_classes(self, task: str, classes: np.ndarray | None) -> None:
+        """Fitted attributes that name the classes, or the labels of which a row may have several."""
+        self.__dict__.pop("label_names_", None)
+        if task == "multilabel":
+            assert classes is not None
+            self.label_names_ = classes
+            self.classes_ = [np.arange(2) for _ in classes]
+        elif classes is not None:
+            self.classes_ = classes
 
     def _keep(self, model: Model) -> None:
         self.model_ = model
@@ -179,7 +212,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             declared = dict.fromkeys(resolve_columns(self.categorical_features, table), "category")
             declared |= resolve_kinds(self.column_kinds, table)
             return read_table(table, declared=declared) if declared else table
-        if getattr(X, "ndim", 2) == 2:  # other shapes are refused below
+        if getattr(X, "ndim", 2) == 2 and not self.model_.given_columns:  # other shapes are refused below
             validate_data(self, X, reset=False, skip_check_array=True)
         return self.model_.program.read(X)
 
@@ -211,10 +244,16 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
                 f"such tuples; got {type(eval_set).__name__}{length}."
             )
         X, y, weight, offset = (*eval_set, None, None)[:4]
-        other = read_table(X, kinds=table.kinds, names=table.names if hasattr(self, "feature_names_in_") else None)
+        if table.is_known:
+            other = self.model_.program.read(X)
+        else:
+            other = read_table(X, kinds=table.kinds, names=table.names if hasattr(self, "feature_names_in_") else None)
         return other, self._problem(y, other.n_rows, weight, first=False).with_offset(offset)
 
     def _problem(self, y: Any, n_rows: int, sample_weight: Any, *, first: bool) -> Problem:
+        raise NotImplementedError
+
+    def _target_kind(self) -> TargetKind:
         raise NotImplementedError
 
     def _raw_scores(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
@@ -334,19 +373,24 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         targets = None if y is None else np.asarray(y)
         if targets is not None and len(targets) != table.n_rows:
             raise ValueError(f"X and y must have the same number of rows; got {table.n_rows} and {len(targets)}.")
+        small = copy.copy(self)
+        small._pieces = None
+        small._keep(small._teach(table, targets, Limits(max_parameters, max_loss)))
+        return small
+
+    def _teach(self, table: Table, targets: np.ndarray | None, limits: Limits) -> Model:
+        """The small model, with what it cost as `compression_`."""
         base = self.model_.preprocessor.read(table)
-        limits = Limits(max_parameters, max_loss)
         threads = _n_threads_for(self.n_jobs)
-        signs = monotone_signs(self.monotonic_cst, self.model_.preprocessor, self.model_.head.task, (LOOKUP,))
+        program = self.model_.program
+        chosen = restrict_monotone(self.monotonic_cst, program.given_columns or program.column_names, program.places)
+        signs = monotone_signs(chosen, self.model_.preprocessor, self.model_.head.task, (LOOKUP,))
         best, tried, held_out = compress_model(
             self.model_, base, limits, seed=self._seed(), n_threads=threads, signs=signs
         )
-        small = copy.copy(self)
-        small._pieces = None
-        small._keep(best.model)
         measured = None if targets is None else targets[held_out]
-        small.compression_ = compare(self.model_, best, tried, table.take(held_out), measured)
-        return small
+        self.compression_ = compare(self.model_, best, tried, table.take(held_out), measured)
+        return best.model
 
     @property
     def n_iter_(self) -> int:
@@ -383,7 +427,18 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
     def feature_importances_(self) -> NDArray[np.float64]:
         """Importance of each column [p]; they sum to 1. `softwood.model.importance` has the definition."""
         check_is_fitted(self, "model_")
-        return self.model_.importances
+        importances = np.zeros(self.n_features_in_)
+        importances[list(self.model_.program.places)] = self.model_.importances
+        return importances
+
+    @property
+    def selected_columns_(self) -> NDArray[Any]:
+        """Columns that predictions need, in the order of the table: names, or numbers of a table without names."""
+        check_is_fitted(self, "model_")
+        program = self.model_.program
+        if self.model_.has_column_names:
+            return np.array(program.column_names, dtype=object)
+        return np.array(program.places, dtype=np.int64)
 
     @property
     def n_parameters_(self) -> ParameterCounts:
@@ -425,10 +480,14 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
     Attributes
     ----------
     classes_ : ndarray [k]
-        Class labels.
+        Class labels. A list of k arrays, each with 0 and 1, if y has a column for each of k labels.
+    label_names_ : ndarray [k]
+        Names of the labels, or their numbers; only if y has a column for each of k labels.
 {_ATTRIBUTES}
 
-    **Shape**: X [n, p], y [n]; `predict` gives [n], `predict_proba` [n, k] for k classes.
+    **Shape**: X [n, p], y [n]; `predict` gives [n], `predict_proba` [n, k] for k classes. Rows that may have several of
+    k labels at once: y [n, k] of 0 and 1; `predict` gives [n, k], `predict_proba` [n, k] with the probability of each
+    label.
 
     Examples
     --------
@@ -452,39 +511,44 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
         X, y, sample_weight
             As in `fit`.
         classes : array-like, optional
-            All classes that will occur. The first call needs it unless its y holds them all.
+            All classes that will occur. The first call needs it unless its y holds them all, or has a column for each
+            label.
 
         Returns
         -------
         self
         """
-        if classes is not None and not hasattr(self, "model_"):
+        if classes is not None and not hasattr(self, "model_") and not has_several_columns(y):
             self.classes_ = np.unique(np.asarray(classes))
         return self._partial_fit(X, y, sample_weight)
 
     def _problem(self, y: Any, n_rows: int, sample_weight: Any, *, first: bool) -> Problem:
-        classes = None if first else self.classes_
-        return classification_problem(
-            y, n_rows, sample_weight, class_weight=self.class_weight, loss=self.loss, classes=classes
-        )
+        labels = None if first else getattr(self, "label_names_", None)
+        classes = None if first or labels is not None else self.classes_
+        return replace(self._target_kind(), classes=classes, labels=labels).problem(y, n_rows, sample_weight)
+
+    def _target_kind(self) -> TargetKind:
+        return TargetKind(True, self.loss, self.class_weight)
 
     def decision_function(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Return raw scores [n, k] of k classes; for two classes [n], positive for the second class."""
+        """Return raw scores [n, k] of k classes or labels; for two classes [n], positive for the second class."""
         scores = self._raw_scores(X, offset)
         return scores[:, 0] if self.model_.head.task == "binary" else scores
 
     def predict_log_proba(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Return the logarithm of the probability of each class [n, k].
+        """Return the logarithm of the probability of each class or label [n, k].
 
         Computed from the raw scores, so that a probability too small for a float still has one.
         """
         scores = self._raw_scores(X, offset)
+        if self.model_.head.task == "multilabel":
+            return -np.logaddexp(0, -scores)
         if self.model_.head.task == "binary":
             scores = np.column_stack([np.zeros(len(scores)), scores[:, 0]])
         return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
 
     def predict_proba(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Return the probability of each class [n, k]."""
+        """Return the probability of each class or label [n, k]."""
         if offset is not None:
             scores = self._raw_scores(X, offset)  # first: it says so if there is no model yet
             return self.model_.head.predictions(scores)
@@ -492,8 +556,13 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
         return self.model_.predict_proba(table, n_threads=_n_threads_for(self.n_jobs, X))
 
     def predict(self, X: Any, offset: ArrayLike | None = None) -> np.ndarray:
-        """Return the most probable class of each row [n]; `offset` as in `fit`."""
+        """Return the most probable class of each row [n], or 1 for each label it has [n, k]; `offset` as in `fit`."""
         return self._predictions(X, offset)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
 
 class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
@@ -530,7 +599,10 @@ class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
         return self._partial_fit(X, y, sample_weight)
 
     def _problem(self, y: Any, n_rows: int, sample_weight: Any, *, first: bool) -> Problem:
-        return regression_problem(y, n_rows, sample_weight, loss=self.loss)
+        return self._target_kind().problem(y, n_rows, sample_weight)
+
+    def _target_kind(self) -> TargetKind:
+        return TargetKind(False, self.loss)
 
     def predict(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
         """Return predicted values: [n], or [n, t] for t targets, with one more axis for several quantiles.
@@ -588,11 +660,11 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
         raise ModelFileError(f"{os.fspath(path)!r} is damaged: its parameter {error}") from None
     estimator.set_params(**params)
     estimator.model_ = model
-    estimator.n_features_in_ = model.n_columns
+    names = model.given_columns or model.column_names
+    estimator.n_features_in_ = len(names)
     if model.has_column_names:
-        estimator.feature_names_in_ = np.array(model.column_names, dtype=object)
-    if model.head.classes is not None:
-        estimator.classes_ = model.head.classes
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    estimator._keep_classes(model.head.task, model.head.classes)
     return estimator
 
 

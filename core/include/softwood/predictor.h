@@ -73,7 +73,8 @@ struct LookupEnsemble {
   std::int64_t n_splits() const { return (std::int64_t{1} << depth) - 1; }
 };
 
-enum class Link : int { identity = 0, exponential = 1, binary = 2, softmax = 3 };
+// `logistic`: each score is the log-odds of a label of its own.
+enum class Link : int { identity = 0, exponential = 1, binary = 2, softmax = 3, logistic = 4 };
 
 // How raw scores [k] become predictions: the link, then for a regression the scale and mean of each target, then
 // sorting of quantiles. The outputs of one target are adjacent.

@@ -209,6 +209,10 @@ class Trainer {
   // The order of rows depends on seed and `epoch` alone. Rethrows exceptions of a custom loss.
   EpochOutcome run_epoch(std::int64_t epoch, Control& control, int n_threads);
 
+  // Scores and losses of the validation rows with the present parameters (with averaging: the averages, after at least
+  // one step), without any step.
+  EpochOutcome evaluate(int n_threads);
+
   // Of the last completed step.
   double gamma() const;
 

@@ -188,9 +188,12 @@ def _predictions(estimator: Any, batch: Any, keep: list[str] | tuple[str, ...]) 
         outputs = predicted.reshape(len(predicted), -1)
         names = ["prediction"] if outputs.shape[1] == 1 else [f"prediction {j}" for j in range(outputs.shape[1])]
         return pa.table(columns | dict(zip(names, outputs.T, strict=True)))
-    predicted = estimator.model_.predict_proba(features)
-    columns["prediction"] = pa.array(estimator.classes_[predicted.argmax(axis=1)].tolist())
-    labels = class_labels(estimator.classes_)
+    predicted, head = estimator.model_.predict_proba(features), estimator.model_.head
+    labels = class_labels(head.classes)
+    if head.task == "multilabel":
+        columns |= {f"prediction {label}": (predicted[:, c] > 0.5).astype(int) for c, label in enumerate(labels)}
+    else:
+        columns["prediction"] = pa.array(head.classes[predicted.argmax(axis=1)].tolist())
     return pa.table(columns | {f"probability {label}": predicted[:, c] for c, label in enumerate(labels)})
 
 

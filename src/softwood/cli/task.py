@@ -147,6 +147,11 @@ def known_task(frame: Any, model: Model, target: str) -> LearningTask:
     features = _select(frame, model.column_names)
     if model.head.classes is None:
         return LearningTask(features, _target_values(table, j, "regression"), target, "regression", notes)
+    if model.head.task == "multilabel":
+        raise ValueError(
+            f"The model must predict one target; this one predicts {len(model.head.classes)} labels of each row. "
+            "Measure it in Python, with the estimator that softwood.load gives."
+        )
     index_of = {label: i for i, label in enumerate(class_labels(model.head.classes))}
     labels = _class_texts(table, j)
     unknown = sorted({label for label in labels if label not in index_of})

@@ -104,7 +104,7 @@ def train(
     }
     write_whole(files["run"], as_json_text(run).encode())
     if report:
-        files |= _write_report_files(out, estimator, test)
+        files |= _write_report_files(out, estimator, training, test)
     names = {key: str(path) for key, path in files.items()}
     if as_json:
         print(as_json_text({key: value for key, value in run.items() if key != "history"} | {"files": names}))
@@ -218,7 +218,7 @@ def _read_params(path: Path | None) -> dict[str, Any]:
     return params
 
 
-def _write_report_files(out: Path, estimator: Any, test: LearningTask) -> dict[str, Path]:
+def _write_report_files(out: Path, estimator: Any, training: LearningTask, test: LearningTask) -> dict[str, Path]:
     """Test rows, pictures and the report, beside the model."""
     from softwood.explain.plot import save_all
     from softwood.explain.report import write_report
@@ -228,7 +228,14 @@ def _write_report_files(out: Path, estimator: Any, test: LearningTask) -> dict[s
         writer.write(test.features.append_column(test.target_name, [test.target.tolist()]))
     files |= save_all(estimator, test.features, out.with_suffix(""))
     files["report"] = out.with_name(f"{out.stem}-report.html")
-    write_report(files["report"], estimator, test)
+    write_report(
+        files["report"],
+        estimator,
+        test.features,
+        test.target,
+        target_name=test.target_name,
+        training=(training.features, training.target),
+    )
     return files
 
 

@@ -342,6 +342,7 @@ def _column_comment(program: Program) -> str:
 def _output_comment(head: PredictionHead) -> str:
     if head.classes is not None:
         labels = [_comment(str(label)) for label in head.classes.tolist()]
-        return "\n".join(f" *   {c:4d}  probability of class {label}" for c, label in enumerate(labels))
+        what = "label" if head.link is Link.LOGISTIC else "class"
+        return "\n".join(f" *   {c:4d}  probability of {what} {label}" for c, label in enumerate(labels))
     kind = "quantiles of each target" if head.quantile_ranks else "predicted value of each target"
     return f" *   {kind}, in the order of the fit"

@@ -419,6 +419,9 @@ CLASS_PROBABILITIES = {
     for (int c = 0; c < N_SCORES; ++c) total += output[c] = exp(scores[c] - largest);
     for (int c = 0; c < N_SCORES; ++c) output[c] /= total;
 """,
+    Link.LOGISTIC: """\
+    for (int c = 0; c < N_SCORES; ++c) output[c] = 1.0 / (1.0 + exp(-scores[c]));
+""",
 }
 
 TARGETS = """\

@@ -3,7 +3,7 @@
 The graph takes the raw columns, batch of any size. A model of numbers only has one input, ``X`` [n, columns], double; a
 model with categories has one input [n, 1] for each column, by its name: double, or string for a category. NaN is a
 missing number, the empty string a missing category. Dates are seconds since 1970 (UTC). A classifier gives ``label``
-[n] and ``probabilities`` [n, classes]; a regressor gives ``values`` [n, outputs].
+[n] and ``probabilities`` [n, classes] (of several labels, both [n, labels]); a regressor gives ``values`` [n, outputs].
 
 Trees are computed densely, by two matrix products per member: ONNX has no operator for a conditional traversal. Splits
 that are sums of tables are computed in their linear form.
@@ -300,10 +300,11 @@ def _head(graph: _Graph, head: PredictionHead, n_scores: int, scores: str) -> li
     if head.classes is not None:
         if head.link is Link.BINARY:
             scores = graph("Concat", graph("Mul", scores, graph.constant(np.float64(0))), scores, axis=1)
-        graph.cast(graph("Softmax", scores, axis=1), np.float32)
+        is_multilabel = head.link is Link.LOGISTIC
+        graph.cast(graph("Sigmoid", scores) if is_multilabel else graph("Softmax", scores, axis=1), np.float32)
         graph.nodes[-1].output[0] = "probabilities"
         probabilities = helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", len(head.classes)])
-        return [_label(graph, head.classes), probabilities]
+        return [_labels(graph, scores, n_scores) if is_multilabel else _label(graph, head.classes), probabilities]
     assert head.target_scale is not None
     assert head.target_mean is not None
     values = graph("Exp", scores) if head.link is Link.EXPONENTIAL else scores
@@ -326,6 +327,14 @@ def _sorted(graph: _Graph, x: str, length: int) -> str:
     count = graph.constant(np.array([length], dtype=np.int64))
     graph.nodes.append(helper.make_node("TopK", [x, count], names, axis=-1, largest=0, sorted=1))
     return names[0]
+
+
+def _labels(graph: _Graph, scores: str, n_labels: int) -> ValueInfoProto:
+    from onnx import TensorProto, helper
+
+    graph.cast(graph("Greater", scores, graph.constant(np.float64(0))), np.int64)
+    graph.nodes[-1].output[0] = "label"
+    return helper.make_tensor_value_info("label", TensorProto.INT64, ["n", n_labels])
 
 
 def _label(graph: _Graph, classes: np.ndarray) -> ValueInfoProto:

@@ -18,7 +18,16 @@ from softwood.model.container import ModelFileError, read_container, write_conta
 from softwood.model.file_checks import check_metadata, check_model, check_preprocessor, require
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.model import Model
-from softwood.model.packing import differences, pack_integers, pack_text, runs, unpack_integers, unpack_text
+from softwood.model.packing import (
+    differences,
+    pack_floats,
+    pack_integers,
+    pack_text,
+    runs,
+    unpack_floats,
+    unpack_integers,
+    unpack_text,
+)
 from softwood.model.parts import BatchNorm, Head, ModelMember, Trees
 from softwood.tabular.columns import Preprocessor
 from softwood.tabular.lookups import Lookup
@@ -44,6 +53,8 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     arrays["importances"] = model.importances
     metadata["mean_parameters_read"] = model.mean_parameters_read
     arrays["history"] = pack_text(json.dumps(model.history))
+    if model.given_columns:
+        arrays["given_columns"] = pack_text(json.dumps(model.given_columns))
     write_container(path, metadata, arrays)
 
 
@@ -53,6 +64,8 @@ def read_model(path: str | os.PathLike[str]) -> Model:
     try:
         if "history" not in metadata:
             metadata["history"] = json.loads(unpack_text(arrays["history"]))
+        if "given_columns" in arrays:
+            metadata["given_columns"] = json.loads(unpack_text(arrays["given_columns"]))
         check_metadata(metadata)
         preprocessor = Preprocessor.from_plain(metadata["preprocessor"], arrays)
         check_preprocessor(preprocessor)
@@ -64,6 +77,7 @@ def read_model(path: str | os.PathLike[str]) -> Model:
             metadata["has_column_names"],
             metadata["estimator"],
             target_name=metadata.get("target_name"),
+            given_columns=tuple(metadata.get("given_columns", ())),
         )
         model.importances = arrays["importances"]
         model.mean_parameters_read = float(metadata.get("mean_parameters_read", float("nan")))
@@ -128,7 +142,7 @@ def _member_to_plain(
     if isinstance(trees, LookupTrees):
         arrays |= {prefix + name: array for name, array in _lookup_arrays(trees, lookups).items()}
         fields = {name: getattr(trees, name) for name in ("gamma", "activation", "step", "n_trainable")}
-        return {"encoding": member.encoding, **fields}
+        return {"encoding": member.encoding, "n_trees": len(trees.leaf_weight), "depth": trees.depth, **fields}
     optional: dict[str, np.ndarray | None] = {"split_bias": trees.split_bias}
     if trees.feature_mask is not None:
         optional["feature_mask"] = np.packbits(trees.feature_mask, axis=2)
@@ -155,8 +169,8 @@ def _lookup_arrays(trees: LookupTrees, lookups: Sequence[Lookup]) -> dict[str, n
         "table_column": pack_integers(differences(trees.table_column, trees.table_begin[:-1])),
         "values": pack_integers(differences(trees.values[~is_last], first)),
         "last_values": pack_integers(trees.values[is_last]),
-        "split_bias": trees.split_bias,
-        "leaf_weight": trees.leaf_weight,
+        "split_bias": pack_floats(trees.split_bias),
+        "leaf_weight": pack_floats(trees.leaf_weight),
         "offset": trees.offset,
     }
 
@@ -164,7 +178,11 @@ def _lookup_arrays(trees: LookupTrees, lookups: Sequence[Lookup]) -> dict[str, n
 def _lookups_from_plain(
     data: dict[str, Any], i: int, get: Callable[[str], Any], lookups: Sequence[Lookup]
 ) -> LookupTrees:
-    split_bias = get("split_bias")
+    split_bias, leaf_weight, offset = get("split_bias"), get("leaf_weight"), get("offset")
+    if "n_trees" in data:  # earlier files have these numbers as they are
+        m, n_leaves = data["n_trees"], 1 << data["depth"]
+        split_bias = unpack_floats(split_bias, (m, n_leaves - 1))
+        leaf_weight = unpack_floats(leaf_weight, (m, n_leaves, offset.size))
     counts = unpack_integers(get("table_count"), split_bias.size, np.int32)
     require(bool(np.all((counts >= 0) & (counts <= len(lookups)))), f"splits of member {i} have too many tables.")
     table_begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -180,8 +198,8 @@ def _lookups_from_plain(
         table_column=columns,
         values=np.insert(known, begin[1:], last),
         split_bias=split_bias,
-        leaf_weight=get("leaf_weight"),
-        offset=get("offset"),
+        leaf_weight=leaf_weight,
+        offset=offset,
         step=float(data["step"]),
         gamma=float(data["gamma"]),
         activation=str(data["activation"]),

@@ -62,12 +62,15 @@ def check_metadata(metadata: dict[str, Any]) -> None:
     require(isinstance(estimator.get("params", {}), dict), "its parameters are no object.")
     require(type(metadata.get("mean_parameters_read", 0.0)) is float, "the numbers that a row reads must be counted.")
     _check_history(metadata["history"])
+    given = metadata.get("given_columns", [])
+    require(isinstance(given, list) and all(isinstance(name, str) for name in given), "given columns have no names.")
     for column in metadata["preprocessor"]["columns"]:
         require(all(isinstance(column[key], str) for key in ("name", "kind")), "the name of a column is no text.")
         numbers = [column[key] for key in ("offset", "unit")]
         require(all(type(number) in (int, float) for number in numbers), "the unit of a column is no number.")
         lists = [column["calendar"], [] if column["levels"] is None else column["levels"]]
         require(all(isinstance(items, list) for items in lists), "the levels of a column are no list.")
+        require(type(column.get("is_frequent", False)) is bool, "a column has no kind of levels.")
     for lookup in metadata["preprocessor"].get("lookups", []):
         require(isinstance(lookup, list) and len(lookup) == 3, "a lookup has three numbers.")
         require(all(is_whole(number, 0, 2**31 - 1) for number in lookup), "entries of a lookup must be counted.")
@@ -77,6 +80,8 @@ def check_metadata(metadata: dict[str, Any]) -> None:
         require(type(member["gamma"]) in (int, float), "gamma is no number.")
         if "step" in member:
             require(type(member["step"]) is float, "the step of a member is no number.")
+            require(is_whole(member.get("n_trees", 1), 1, 2**31 - 1), "the trees of a member must be counted.")
+            require(is_whole(member.get("depth", 1), 1, MAX_DEPTH), "the depth of a member is out of range.")
             require(is_whole(member["n_trainable"], 0, 2**62), "the weights of a member must be counted.")
         if "batch_norm" in member:
             norm = member["batch_norm"]
@@ -138,6 +143,9 @@ def check_model(model: Model) -> None:
     require(len(model.members) > 0, "it has no members.")
     names = model.column_names
     require(len(set(names)) == len(names), "two columns have the same name.")
+    given = model.given_columns
+    require(len(set(given)) == len(given), "two given columns have the same name.")
+    require(not given or set(names) < set(given), "its columns are not some of the given ones.")
     largest_score = max(_check_member(model, i, member) for i, member in enumerate(model.members))
     _check_head(model.head, model.n_outputs, largest_score)
     importances = model.importances
@@ -154,8 +162,10 @@ def _check_head(head: Head, k: int, largest_score: float) -> None:
         classes: list[Any] = [] if head.classes is None else head.classes.tolist()
         expected = 1 if head.task == "binary" else len(classes)
         require(k == expected and len(classes) >= 2, f"it has {k} outputs for {len(classes)} classes.")
-        require(head.loss.outputs_for(1) == k, f"its loss has {head.loss.outputs_for(1)} outputs, its trees {k}.")
-        require(head.loss.name in ("cross_entropy", "binary_cross_entropy"), "its loss is not one of a classifier.")
+        n_outputs = head.loss.outputs_for(k if head.task == "multilabel" else 1)
+        require(n_outputs == k, f"its loss has {n_outputs} outputs, its trees {k}.")
+        name = "cross_entropy" if head.task == "multiclass" else "binary_cross_entropy"
+        require(head.loss.name == name, "its loss is not that of its task.")
         require(len(set(classes)) == len(classes), "two classes have the same label.")
         require(all(math.isfinite(label) for label in classes if isinstance(label, float)), "a class is not finite.")
         return

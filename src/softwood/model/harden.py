@@ -93,5 +93,5 @@ def hardening_cost(soft: Any, hard: Any, X: Any, y: ArrayLike | None) -> Hardeni
         same = (distance <= UNCHANGED_SHIFT * before.std(axis=0)).reshape(len(before), -1).all(axis=1)
         metric = "r2"
     else:
-        same, metric = before == after, "accuracy"
+        same, metric = (before == after).reshape(len(before), -1).all(axis=1), "accuracy"
     return HardeningCost(len(before), float(np.mean(same)), metric, float(soft.score(X, y)), float(hard.score(X, y)))

@@ -47,6 +47,7 @@ def lower(model: Model) -> Program:
         model.head.lowered(),
         model.has_column_names,
         model.preprocessor.lookups,
+        model.given_columns,
     )
 
 

@@ -46,6 +46,8 @@ class Model:
         saved nor pickled.
     target_name : str, optional
         Name of the target, if known; for display.
+    given_columns : tuple of str
+        Names of all columns of the training table, if the model reads a choice of them only; else empty.
     mean_parameters_read : float
         What `n_parameters` says that a row reads; known after the importances are.
     """
@@ -58,6 +60,7 @@ class Model:
     estimator: dict[str, Any] = field(default_factory=dict)
     importance_rows: NDArray[np.float32] | None = None
     target_name: str | None = None
+    given_columns: tuple[str, ...] = ()
     mean_parameters_read: float = float("nan")
 
     @property

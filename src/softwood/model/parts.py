@@ -19,7 +19,7 @@ from softwood.model.program import Link, PredictionHead
 if TYPE_CHECKING:
     from softwood.training.losses import Loss
 
-TASKS = ("binary", "multiclass", "regression")
+TASKS = ("binary", "multiclass", "multilabel", "regression")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +71,11 @@ class Head:
 
     Attributes
     ----------
-    task : {"binary", "multiclass", "regression"}
+    task : {"binary", "multiclass", "multilabel", "regression"}
     loss : Loss
         The loss that the scores were trained for; it knows the link.
     classes : ndarray, optional
-        Class labels in the order of the outputs (binary: the score is for the second).
+        Class labels in the order of the outputs (binary: the score is for the second; multilabel: names of the labels).
     target_mean, target_scale : ndarray [t], optional
         Standardisation of the targets of a regression, undone in predictions; t targets.
     """
@@ -92,7 +92,8 @@ class Head:
 
     def lowered(self) -> PredictionHead:
         """The head as the prediction program has it, without the loss."""
-        link = {"binary": Link.BINARY, "multiclass": Link.SOFTMAX}.get(self.task, self.loss.link)
+        of_task = {"binary": Link.BINARY, "multiclass": Link.SOFTMAX, "multilabel": Link.LOGISTIC}
+        link = of_task.get(self.task, self.loss.link)
         ranks: list[int] = []
         if self.loss.name == "quantile":
             ranks = np.argsort(np.argsort(self.loss.quantiles)).tolist()

@@ -25,6 +25,8 @@ from softwood.tabular.table import Table, warn_of_infinity
 
 # Rows that are read at once where a table is not a matrix of numbers.
 _BLOCK_ROWS = 16_384
+# Copying so many rows costs less than looking at them.
+_FEW_ROWS = 64
 
 
 class Predictor:
@@ -113,8 +115,8 @@ class Predictor:
         Returns
         -------
         ndarray
-            [n] for a table; for several targets or quantiles [n, t], [n, q] or [n, t, q]. One row: without the first
-            axis.
+            [n] for a table; for several labels, targets or quantiles [n, labels], [n, t], [n, q] or [n, t, q]. One row:
+            without the first axis.
         """
         if self.program.head.classes is None:
             return self._outputs(X, n_threads)
@@ -147,6 +149,8 @@ class Predictor:
         output = np.empty(self._n_outputs)
         if not isinstance(row, np.ndarray):
             row = _as_row(row)
+        if row.ndim == 1 and len(row) == len(self.program.given_columns):
+            row = row[list(self.program.places)]
         if row.shape != (self._n_columns,):
             raise ValueError(f"X must have {self._n_columns} columns, as at fit; got a row of shape {row.shape}.")
         if row.dtype.char not in "fd" or not row.flags.c_contiguous:
@@ -199,8 +203,10 @@ class Predictor:
         program = self.program
         threads = check_n_threads(n_threads) or get_num_threads()
         n_outputs = self._n_scores if raw_scores else self._n_outputs
-        if type(X) is np.ndarray and self._reads_matrix(X):  # the usual call of a server: nothing to convert
-            return self._run_matrix(X, raw_scores, np.empty((len(X), n_outputs)), threads)
+        if type(X) is np.ndarray and X.ndim == 2 and X.dtype.char in "fd":  # the usual call of a server
+            rows = np.ascontiguousarray(X) if len(X) <= _FEW_ROWS else X  # a row of a table stored by columns
+            if self._reads_matrix(rows):
+                return self._run_matrix(rows, raw_scores, np.empty((len(X), n_outputs)), threads)
         table = program.read(X)
         output = np.empty((table.n_rows, n_outputs))
         if table.matrix is not None and self._reads_matrix(table.matrix):
@@ -306,7 +312,7 @@ def _as_row(cells: Any) -> np.ndarray:
 
 _NUMBER, _CODE, _TARGET_MEAN = 0, 1, 5
 _CALENDAR_UNITS = {CalendarUnit.MONTH: 2, CalendarUnit.WEEKDAY: 3, CalendarUnit.HOUR: 4}
-_LINKS = {Link.IDENTITY: 0, Link.EXPONENTIAL: 1, Link.BINARY: 2, Link.SOFTMAX: 3}
+_LINKS = {Link.IDENTITY: 0, Link.EXPONENTIAL: 1, Link.BINARY: 2, Link.SOFTMAX: 3, Link.LOGISTIC: 4}
 
 
 def _native_base_column(column: BaseColumn) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from softwood.model.lookup_trees import LookupTrees
 from softwood.tabular.base_columns import BaseColumn, Code, are_plain
 from softwood.tabular.features import Encoding
 from softwood.tabular.lookups import Lookup
-from softwood.tabular.table import Table, read_table
+from softwood.tabular.table import Table, read_part, read_table
 
 
 class Link(Enum):
@@ -42,13 +43,16 @@ class Link(Enum):
     EXPONENTIAL = "exponential"
     BINARY = "binary"
     SOFTMAX = "softmax"
+    LOGISTIC = "logistic"
 
     def inverse(self, scores: NDArray[Any]) -> NDArray[Any]:
-        """Predictions [n, k] of scores [n, k]; for BINARY, the probability of the second class."""
+        """Predictions [n, k] of scores [n, k]; for BINARY, the probability of the second class, for LOGISTIC of each
+        label.
+        """
         if self is Link.SOFTMAX:
             exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
             return exponentials / exponentials.sum(axis=1, keepdims=True)
-        if self is Link.BINARY:
+        if self in (Link.BINARY, Link.LOGISTIC):
             e = np.exp(-np.abs(scores))
             return np.where(scores >= 0, 1, e) / (1 + e)
         return np.exp(scores) if self is Link.EXPONENTIAL else scores
@@ -62,7 +66,8 @@ class PredictionHead:
     ----------
     link : Link
     classes : ndarray, optional
-        Labels of a classification in the order of the outputs (BINARY: the score is for the second).
+        Labels of a classification in the order of the outputs (BINARY: the score is for the second). For LOGISTIC, the
+        names of labels that a row may have or not, each on its own.
     target_mean, target_scale : ndarray [t], optional
         Of a regression: predictions are value * scale + mean. Scores of one target stand side by side.
     quantile_ranks : tuple of int
@@ -92,7 +97,7 @@ class PredictionHead:
         values = np.asarray(self.link.inverse(scores), dtype=np.float64)
         if self.link is Link.BINARY:
             return np.column_stack([1 - values[:, 0], values[:, 0]])
-        if self.link is Link.SOFTMAX:
+        if self.link in (Link.SOFTMAX, Link.LOGISTIC):
             return values
         assert self.target_mean is not None
         assert self.target_scale is not None
@@ -103,7 +108,9 @@ class PredictionHead:
         return values.reshape(len(values), *self.shape(scores.shape[1]))
 
     def labels(self, scores: NDArray[np.float64]) -> np.ndarray:
-        """Most probable class [n] of each row of raw scores [n, k]."""
+        """Most probable class [n] of each row of raw scores [n, k]; for LOGISTIC, 1 for each label it has [n, k]."""
+        if self.link is Link.LOGISTIC:
+            return (scores > 0).astype(np.int64)
         assert self.classes is not None
         return self.classes[(scores[:, 0] > 0).astype(int) if self.link is Link.BINARY else scores.argmax(axis=1)]
 
@@ -163,7 +170,10 @@ class TableColumn:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A fitted model's prediction; see the module's description."""
+    """A fitted model's prediction; see the module's description.
+
+    `given_columns` are the names of all columns at fit, where `columns` are a choice of them; else empty.
+    """
 
     columns: tuple[TableColumn, ...]
     base: tuple[BaseColumn, ...]
@@ -172,10 +182,22 @@ class Program:
     head: PredictionHead
     has_column_names: bool = False
     lookups: tuple[Lookup, ...] = ()
+    given_columns: tuple[str, ...] = ()
 
     def read(self, X: Any) -> Table:
         """A table with this program's columns, matched by name where both have names; an error if they do not fit."""
-        return read_table(X, kinds=self.kinds, names=self.column_names if self.has_column_names else None)
+        names = self.column_names if self.has_column_names else None
+        if not self.given_columns:
+            return read_table(X, kinds=self.kinds, names=names)
+        return read_part(X, kinds=self.kinds, names=names, places=self.places, n_given=len(self.given_columns))
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Number of each of this program's columns among those of the table at fit."""
+        if not self.given_columns:
+            return tuple(range(len(self.columns)))
+        place = {name: j for j, name in enumerate(self.given_columns)}
+        return tuple(place[column.name] for column in self.columns)
 
     @property
     def column_names(self) -> list[str]:

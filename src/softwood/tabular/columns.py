@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,12 @@ from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
 from softwood.tabular.lookups import Lookup, Lookups, fit_lookups
 from softwood.tabular.table import DATES, Table, is_sparse
+from softwood.tabular.target_means import N_FOLDS, TargetSums
 
-# Categories of at most this many levels get a flag for each level; larger ones are encoded by their target means.
+# Categories of at most this many levels get a flag for each level. Larger ones are encoded by target means, unless
+# there are many rows per level.
 MAX_ONE_HOT_LEVELS = 10
-_N_FOLDS = 5
+_MAX_FREQUENT_LEVELS, _MIN_ROWS_PER_LEVEL = 64, 100
 _NAMES_SHOWN = 20
 _BLOCK_ROWS = 65_536
 # Whole weights up to this sum are numbers of copies; larger ones are only weights.
@@ -50,6 +52,8 @@ class Column:
         Calendar parts of a date that vary in training: further base columns.
     levels : tuple of str or None, optional
         Known categories in the order of their codes; None among them stands for a missing one.
+    is_frequent : bool
+        The category has a flag for each level, although it has more than `MAX_ONE_HOT_LEVELS`.
     """
 
     name: str
@@ -58,11 +62,12 @@ class Column:
     unit: float = 1.0
     calendar: tuple[str, ...] = ()
     levels: tuple[str | None, ...] | None = None
+    is_frequent: bool = False
 
     @property
     def has_many_levels(self) -> bool:
         """Whether this category is encoded by target means."""
-        return self.levels is not None and len(self.levels) > MAX_ONE_HOT_LEVELS
+        return self.levels is not None and len(self.levels) > MAX_ONE_HOT_LEVELS and not self.is_frequent
 
 
 @dataclass
@@ -127,21 +132,51 @@ class Preprocessor:
         rows : ndarray of int
             Training rows, in an order that has nothing to do with y: every fifth makes a fold of the cross-fitting.
         """
-        base_columns = self.base_columns()
-        many = [j for j, column in enumerate(self.columns) if column.has_many_levels]
-        if not many:
+        if not any(column.has_many_levels for column in self.columns):
             return
-        code_at = {column.column: b for b, column in enumerate(base_columns) if isinstance(column, Code)}
-        mean_at = {(c.column, c.target): b for b, c in enumerate(base_columns) if isinstance(c, TargetMean)}
-        codes = base[:, [code_at[j] for j in many]][rows].astype(np.int64)
-        for j in many:
-            shape = (len(self.columns[j].levels or ()) + 1, self.n_target_columns)
-            self.target_means[j] = np.empty(shape, dtype=np.float32)
-        for t in range(self.n_target_columns):
-            means, crossed = _fit_target_means(codes, y[rows, t], [len(self.target_means[j]) for j in many])
-            for i, j in enumerate(many):
-                self.target_means[j][:, t] = means[i]
-                base[rows, mean_at[j, t]] = crossed[:, i]
+        fold = np.arange(len(rows)) % N_FOLDS
+        targets = y[rows].astype(np.float64)
+        centre = targets.mean(axis=0)
+        codes = self.codes(base, rows)
+        crossed = self.learn_target_means(self.target_sums(codes, targets - centre, fold), centre)
+        self.fill_target_means(base, codes, fold, crossed, rows)
+
+    def codes(
+        self, base: NDArray[np.float32], rows: NDArray[np.integer] | slice = slice(None)
+    ) -> dict[int, NDArray[np.int64]]:
+        """Codes of some rows of the base matrix, by number of each column with many levels; -1 for no level."""
+        return {
+            column.column: base[rows, b].astype(np.int64)
+            for b, column in enumerate(self.base_columns())
+            if isinstance(column, Code) and self.columns[column.column].has_many_levels
+        }
+
+    def target_sums(
+        self, codes: Mapping[int, NDArray[np.int64]], y: NDArray[np.float64], fold: NDArray[np.integer]
+    ) -> dict[int, TargetSums]:
+        """Sums of the targets [n, n_target_columns] of rows with these codes, by number of the column."""
+        sizes = {j: len(self.columns[j].levels or ()) + 1 for j in codes}
+        return {j: TargetSums.of(of, y, fold=fold, n_levels=sizes[j]) for j, of in codes.items()}
+
+    def learn_target_means(
+        self, sums: Mapping[int, TargetSums], centre: NDArray[np.float64]
+    ) -> dict[int, NDArray[np.float32]]:
+        """Take over the means of all rows; what rows of each fold read instead in training [folds, levels + 1, t]."""
+        self.target_means = {j: (of.means() + centre).astype(np.float32) for j, of in sums.items()}
+        return {j: (of.crossed() + centre).astype(np.float32) for j, of in sums.items()}
+
+    def fill_target_means(
+        self,
+        base: NDArray[np.float32],
+        codes: Mapping[int, NDArray[np.int64]],
+        fold: NDArray[np.integer],
+        crossed: Mapping[int, NDArray[np.float32]],
+        rows: NDArray[np.integer] | slice = slice(None),
+    ) -> None:
+        """Write cross-fitted target means of training rows with these codes into their rows of the base matrix."""
+        for b, column in enumerate(self.base_columns()):
+            if isinstance(column, TargetMean):
+                base[rows, b] = crossed[column.column][fold, codes[column.column], column.target]
 
     def learn_encodings(
         self,
@@ -153,16 +188,25 @@ class Preprocessor:
         weight: NDArray[np.float64] | None = None,
         is_piece: bool = False,
         signs: Mapping[int, int] | None = None,
+        missing_shares: Mapping[int, float] | None = None,
     ) -> Lookups | None:
         """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
 
         The name `LOOKUP` stands alone. Its lookups are returned with their basis; a table without any column that has
-        two values gets none. `signs` are those of `fit_lookups`.
+        two values gets none. `signs` and `missing_shares` are those of `fit_lookups`.
         """
         if names == (LOOKUP,):
             assert rows is not None
             assert weight is not None
-            lookups = fit_lookups(base, self.roles(), n_bins=n_bins, rows=rows, weight=weight, signs=signs)
+            lookups = fit_lookups(
+                base,
+                self.roles(),
+                n_bins=n_bins,
+                rows=rows,
+                weight=weight,
+                signs=signs,
+                missing_shares=missing_shares,
+            )
             if lookups is not None:
                 self.lookups = tuple(column.lookup for column in lookups.columns)
                 return lookups
@@ -203,6 +247,7 @@ class Preprocessor:
                 float(d["unit"]),
                 tuple(d["calendar"]),
                 None if d["levels"] is None else tuple(d["levels"]),
+                bool(d.get("is_frequent", False)),
             )
             for d in data["columns"]
         ]
@@ -230,32 +275,85 @@ def learn_columns(table: Table, *, n_target_columns: int = 1) -> Preprocessor:
     array([[ 9., -1.],
            [nan,  1.]], dtype=float32)
     """
-    columns = [_learn_column(table, j) for j in range(table.n_columns)]
+    return learn_from_facts([ColumnFacts.of(table, j) for j in range(table.n_columns)], n_target_columns)
+
+
+def learn_from_facts(facts: Sequence[ColumnFacts], n_target_columns: int) -> Preprocessor:
+    """What `learn_columns` learns, of a table whose columns have been looked at already."""
+    columns = [column.learned() for column in facts]
     _warn_of_useless(columns)
     return Preprocessor(columns, n_target_columns)
 
 
-def _learn_column(table: Table, j: int) -> Column:
-    name, kind = table.name(j), table.kinds[j]
-    if kind == "category":
-        return Column(name, kind, levels=_learn_levels(table.labels(j)))
-    if isinstance(table.matrix, np.ndarray) and table.matrix.dtype in (np.float32, np.int8, np.uint8, np.bool_):
-        return Column(name, kind)
-    if is_sparse(table.matrix):
-        return Column(name, kind)
-    values = table.numbers(j)
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return Column(name, kind)
-    low, high = float(values.min()), float(values.max())
-    span = high - low
-    offset = (low + high) / 2 if 0 < span < max(abs(low), abs(high)) / 1000 else 0.0
-    largest = max(abs(low - offset), abs(high - offset))
-    unit = largest if largest > 1e30 or 0 < largest < 1e-30 else 1.0
-    calendar: tuple[str, ...] = ()
-    if kind in DATES:
-        calendar = tuple(unit.value for unit in CalendarUnit if np.ptp(CalendarPart(0, unit).read(values)) > 0)
-    return Column(name, kind, offset, unit, calendar)
+@dataclass(frozen=True)
+class ColumnFacts:
+    """All that is to be known of a column to read it; facts of two pieces of a table can be joined.
+
+    Attributes
+    ----------
+    name, kind : str
+    low, high : float
+        Range of the finite numbers; the column is taken as it is if there are none.
+    parts : tuple of (float, float)
+        Range of each `CalendarUnit` of a date.
+    levels : Counter, optional
+        Rows of each category; None among the keys is a missing one.
+    """
+
+    name: str
+    kind: str
+    low: float = np.inf
+    high: float = -np.inf
+    parts: tuple[tuple[float, float], ...] = ()
+    levels: Counter[str | None] | None = None
+
+    @classmethod
+    def of(cls, table: Table, j: int) -> ColumnFacts:
+        """Facts of one column."""
+        name, kind = table.name(j), table.kinds[j]
+        if kind == "category":
+            return cls.of_cells(name, kind, table.labels(j))
+        if is_sparse(table.matrix):
+            return cls(name, kind)
+        if isinstance(table.matrix, np.ndarray) and table.matrix.dtype in (np.float32, np.int8, np.uint8, np.bool_):
+            return cls(name, kind)
+        return cls.of_cells(name, kind, table.numbers(j))
+
+    @classmethod
+    def of_cells(cls, name: str, kind: str, cells: np.ndarray) -> ColumnFacts:
+        """Facts of a column's labels or numbers."""
+        if kind == "category":
+            return cls(name, kind, levels=Counter(cells.tolist()))
+        values = cells[np.isfinite(cells)]
+        if not len(values):
+            return cls(name, kind)
+        read = [CalendarPart(0, unit).read(values) for unit in CalendarUnit] if kind in DATES else []
+        parts = tuple((float(part.min()), float(part.max())) for part in read)
+        return cls(name, kind, float(values.min()), float(values.max()), parts)
+
+    def joined(self, other: ColumnFacts) -> ColumnFacts:
+        """Facts of both pieces."""
+        parts = self.parts or other.parts
+        if self.parts and other.parts:
+            both = zip(self.parts, other.parts, strict=True)
+            parts = tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in both)
+        levels = None if self.levels is None or other.levels is None else self.levels + other.levels
+        return replace(self, low=min(self.low, other.low), high=max(self.high, other.high), parts=parts, levels=levels)
+
+    def learned(self) -> Column:
+        """How the column enters the base matrix."""
+        if self.levels is not None:
+            levels = _kept_levels(self.levels)
+            n_most = min(_MAX_FREQUENT_LEVELS, self.levels.total() // _MIN_ROWS_PER_LEVEL)
+            return Column(self.name, self.kind, levels=levels, is_frequent=MAX_ONE_HOT_LEVELS < len(levels) <= n_most)
+        if self.low > self.high:
+            return Column(self.name, self.kind)
+        span = self.high - self.low
+        offset = (self.low + self.high) / 2 if 0 < span < max(abs(self.low), abs(self.high)) / 1000 else 0.0
+        largest = max(abs(self.low - offset), abs(self.high - offset))
+        unit = largest if largest > 1e30 or 0 < largest < 1e-30 else 1.0
+        varying = tuple(unit.value for unit, (low, high) in zip(CalendarUnit, self.parts, strict=False) if low < high)
+        return Column(self.name, self.kind, offset, unit, varying)
 
 
 def _warn_of_useless(columns: list[Column]) -> None:
@@ -274,30 +372,9 @@ def _listed(names: list[str]) -> str:
     return f"column {shown}" if len(names) == 1 else f"columns {shown}"
 
 
-def _learn_levels(labels: np.ndarray) -> tuple[str | None, ...]:
-    counts = Counter(labels.tolist())
-    if len(counts) > MAX_ONE_HOT_LEVELS:
-        repeated = {level: count for level, count in counts.items() if count > 1}
-        counts = Counter(repeated)
-    return tuple(sorted(counts, key=lambda level: (level is None, level or "")))
-
-
-def _fit_target_means(codes: NDArray[np.int64], y: np.ndarray, sizes: list[int]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Means by level of each column of `codes` [n, c], and means [n, c] that leave out the row's own fold."""
-    from sklearn.preprocessing import TargetEncoder  # training needs it; prediction does without scikit-learn
-
-    encoder = TargetEncoder(target_type="continuous").fit(codes, y)
-    means = []
-    for size, levels, encoding in zip(sizes, encoder.categories_, encoder.encodings_, strict=True):
-        filled = np.full(size, encoder.target_mean_)
-        filled[levels] = encoding  # the code -1 of rare levels is the last entry
-        means.append(filled)
-    crossed = encoder.transform(codes)
-    fold = np.arange(len(y)) % _N_FOLDS
-    for i in range(_N_FOLDS if len(y) >= 2 * _N_FOLDS else 0):
-        rest = TargetEncoder(target_type="continuous").fit(codes[fold != i], y[fold != i])
-        crossed[fold == i] = rest.transform(codes[fold == i])
-    return means, crossed
+def _kept_levels(counts: Counter[str | None]) -> tuple[str | None, ...]:
+    kept = [level for level, count in counts.items() if len(counts) <= MAX_ONE_HOT_LEVELS or count > 1]
+    return tuple(sorted(kept, key=lambda level: (level is None, level or "")))
 
 
 def merge_rows(

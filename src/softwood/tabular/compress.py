@@ -33,7 +33,7 @@ from softwood.training import Loss, MemberData, Samples, TrainingConfig, fit_mem
 _SIZES = ((1, 0.2, 6), (2, 0.2, 6), (4, 0.2, 6), (8, 0.2, 6), (16, 0.2, 6), (32, 0.3, 12), (64, 0.5, 24))
 # Where "auto" begins, and the expected loss that it accepts, by task.
 _AUTO_FIRST = 4
-_AUTO_LOSS = {"binary": 0.06, "multiclass": 0.06, "regression": 0.005}
+_AUTO_LOSS = {"binary": 0.06, "multiclass": 0.06, "multilabel": 0.06, "regression": 0.005}
 # Rows that a student sees: four times those given, within these bounds.
 _MIN_ROWS, _MAX_ROWS = 12_000, 120_000
 _HELD_OUT_SHARE = 0.15
@@ -208,9 +208,17 @@ def expected_loss(head: Head, scores: NDArray[np.float64], of_student: NDArray[n
     """
     if head.task == "regression":
         return float(np.mean((scores - of_student) ** 2) / max(float(np.var(scores, axis=0).mean()), 1e-300))
-    p, q = (np.clip(head.predictions(s), 1e-12, 1) for s in (scores, of_student))
+    p, q = (np.clip(_distributions(head, s), 1e-12, 1) for s in (scores, of_student))
     entropy = -float((p * np.log(p)).sum(axis=1).mean())
     return float((p * np.log(p / q)).sum(axis=1).mean()) / max(entropy, _LEAST_ENTROPY)
+
+
+def _distributions(head: Head, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities that sum to 1 in each row [n, classes]; a row per label and row of the table, if it has labels."""
+    probability = head.predictions(scores)
+    if head.task != "multilabel":
+        return probability
+    return np.column_stack([1 - probability.ravel(), probability.ravel()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,7 +353,7 @@ def compare(before: Model, best: Student, tried: list[Student], X: Table, y: NDA
     if is_regression:
         agreement = 1 - float(np.mean((new - old) ** 2)) / max(float(np.var(old, axis=0).mean()), 1e-300)
     else:
-        agreement = float(np.mean(new == old))
+        agreement = float(np.mean(_same_rows(new, old)))
     return Compression(
         before=_size(before, X, old, y),
         after=_size(best.model, X, new, y),
@@ -374,10 +382,15 @@ def _size(model: Model, X: Table, predicted: NDArray[Any], y: NDArray[Any] | Non
     )  # fmt: skip
 
 
+def _same_rows(labels: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether the class [n], or all labels [n, k], of each row are the same."""
+    return np.asarray((labels == others).reshape(len(labels), -1).all(axis=1))
+
+
 def _score(model: Model, predicted: NDArray[Any], y: NDArray[Any]) -> tuple[float, float]:
     """Accuracy or R², and its standard error over rows."""
     if model.head.task != "regression":
-        right = predicted == y
+        right = _same_rows(predicted, y)
         return float(right.mean()), float(right.std() / len(right) ** 0.5)
     y = np.asarray(y, dtype=np.float64).reshape(predicted.shape)
     errors = ((y - predicted) ** 2 / max(float(np.var(y, axis=0).mean()), 1e-300)).reshape(len(y), -1).mean(axis=1)

@@ -47,7 +47,7 @@ def make_judge(
     if held_out is None:
         return None
     trained_y = problem.scaled_y(head)
-    y = problem.y if problem.classes is None else problem.classes[problem.y]
+    y = problem.given_y
     sets = []
     if problem.set_weights:
         for first, end, weight in zip([0, *ends], ends, problem.set_weights, strict=False):

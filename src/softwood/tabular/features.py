@@ -49,7 +49,9 @@ MAX_RAMPS = 512
 # The most that a flag is scaled by: one that is set in a row of ten thousand would be 100 standard deviations high.
 MAX_FLAG_SCALE = 10.0
 # Means, spreads and quantiles of longer tables are taken from this many rows.
-_SAMPLE_ROWS = 200_000
+SAMPLE_ROWS = 200_000
+# From this many rows on, a value that a bin's share of the rows has gets a knot of its own.
+_MIN_ROWS_FOR_SPIKES = 2000
 
 
 class FeatureKind(IntEnum):
@@ -189,7 +191,7 @@ def fit_encodings(
     sources = [j for j, role in enumerate(roles) if role != "none"]
     order = np.arange(len(base)) if rows is None else rows
     weight = np.ones(len(order)) if weight is None else weight
-    n_wide = sum(roles[j] == "number" and _is_wide(base[order[:_SAMPLE_ROWS], j]) for j in sources)
+    n_wide = sum(roles[j] == "number" and _is_wide(base[order[:SAMPLE_ROWS], j]) for j in sources)
     n_bins = max(2, min(n_bins, MAX_RAMPS // max(1, n_wide)))
     features: dict[str, list[tuple[int, int, float, float, float, float]]] = {name: [] for name in names}
     n_ramps = 0
@@ -287,11 +289,27 @@ class Summary:
         return np.array([median]), np.array([_reciprocal(spread)])
 
     def knots(self, n_bins: int) -> NDArray[np.float64]:
-        """Every distinct value if they are few, else quantiles; none where one bin would be the number itself."""
+        """Every distinct value if they are few, else quantiles, and each value that many rows have with its neighbours.
+
+        In short tables such values only replace quantiles that would all be the same.
+        """
         if len(self.edges) <= n_bins + 1:
             return self.edges
         knots = np.unique(_quantiles(self.values, self.weight, np.linspace(0, 1, n_bins + 1)))
-        return knots if len(knots) > 2 else knots[:0]
+        is_long = len(self.values) >= _MIN_ROWS_FOR_SPIKES
+        if len(knots) > 2 and not is_long:
+            return knots
+        first = np.searchsorted(self.values, self.edges)
+        is_spike = np.add.reduceat(self.weight, first) * n_bins >= self.weight.sum()
+        if not is_spike.any():
+            return knots
+        beside = np.repeat(~is_spike, np.diff(np.append(first, len(self.values))))
+        n_quantiles = max(2, n_bins - int(is_spike.sum())) if is_long else min(3, n_bins) - 1
+        others = _quantiles(self.values[beside], self.weight[beside], np.linspace(0, 1, n_quantiles + 1))
+        near = is_spike.copy()
+        near[1:] |= is_spike[:-1]
+        near[:-1] |= is_spike[1:]
+        return np.unique(np.append(others, self.edges[near]))
 
     def _ramps(self, knots: NDArray[np.float64]) -> list[tuple[int, float, float, float, float]]:
         if len(knots) < 2:
@@ -302,12 +320,18 @@ class Summary:
 
 
 def summarise(
-    column: NDArray[np.float32], rows: NDArray[np.integer], weight: NDArray[np.float64], role: str
+    column: NDArray[np.float32],
+    rows: NDArray[np.integer],
+    weight: NDArray[np.float64],
+    role: str,
+    missing_share: float | None = None,
 ) -> Summary:
-    missing_share = 0.0
-    if np.isnan(column.sum()):
-        missing_share = float(weight @ np.isnan(column[rows]) / weight.sum())
-    values, weight = column[rows[:_SAMPLE_ROWS]].astype(np.float64), weight[:_SAMPLE_ROWS]
+    """Summary of rows of a base column; of a longer table that they were drawn from, the share of missing cells."""
+    if missing_share is None:
+        missing_share = 0.0
+        if np.isnan(column.sum()):
+            missing_share = float(weight @ np.isnan(column[rows]) / weight.sum())
+    values, weight = column[rows[:SAMPLE_ROWS]].astype(np.float64), weight[:SAMPLE_ROWS]
     if missing_share:
         present = ~np.isnan(values)
         values, weight = values[present], weight[present]

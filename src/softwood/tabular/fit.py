@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -21,18 +21,18 @@ from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.linear_form import linear_form
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember
+from softwood.tabular.codes import find_codes
 from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.evaluation import join_evaluation_sets, make_judge
 from softwood.tabular.features import ENCODING_NAMES, LOOKUP
 from softwood.tabular.lookups import Lookups
 from softwood.tabular.monotone import monotone_signs, refuse_monotone
-from softwood.tabular.table import Table
+from softwood.tabular.table import Table, resolve_kinds
 from softwood.tabular.target import Problem
 from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, rules
 from softwood.training.hyperparameters import resolve_auto
 from softwood.training.judge import resolve_metric
 from softwood.training.progress import Callbacks, Progress, check_callbacks
-from softwood.training.rules import TableFacts
 
 # Fewer rows than this in a fold say nothing about the best epoch.
 _MIN_HELD_OUT_ROWS = 2
@@ -72,26 +72,27 @@ def training_config(params: Mapping[str, Any], head: Head, n_rows: int) -> Train
 def deal_folds(y: np.ndarray, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Fold of each row [n]: of every `n_folds` rows that are neighbours in the order of y, each goes to another fold.
 
-    Classes are thus spread evenly, and so are the values of a regression's (first) target.
+    Classes are thus spread evenly, and so are sets of labels and the values of a regression's (first) target.
     """
-    key = y if y.ndim == 1 else y[:, 0]
-    order = np.lexsort((rng.random(len(key)), key))
-    n_groups = -(-len(key) // n_folds)
-    dealt = np.argsort(rng.random((n_groups, n_folds)), axis=1).ravel()[: len(key)]
-    folds = np.empty(len(key), dtype=np.int64)
+    n = len(y)
+    order = np.lexsort((rng.random(n), *reversed(y.reshape(n, -1).T)))
+    n_groups = -(-n // n_folds)
+    dealt = np.argsort(rng.random((n_groups, n_folds)), axis=1).ravel()[:n]
+    folds = np.empty(n, dtype=np.int64)
     folds[order] = dealt
     return folds
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What concerns one run rather than the model: randomness, threads, and where checkpoints go."""
+    """What concerns one run rather than the model: randomness, threads, where checkpoints go, and who trains."""
 
     seed: int
     n_threads: int | None = None
     checkpoint: str | os.PathLike[str] | None = None
     resume: bool = False
     checkpoint_every: float = 30.0
+    fit_members: Callable[..., list[TrainedMember]] | None = None  # trains members elsewhere
 
 
 def train(
@@ -125,13 +126,13 @@ def train(
     n_given, kept = table.n_rows, np.flatnonzero(problem.weight)
     if len(kept) < n_given:
         table, problem = table.take(kept), problem.take(kept)
-    preprocessor = (
-        learn_columns(table, n_target_columns=problem.n_target_columns) if previous is None else previous.preprocessor
-    )
-    base = preprocessor.read(table)
-    rows, weight, count, standing_for = merge_rows(base, problem.row_targets(), problem.weight)
-    rows, weight = np.repeat(rows, count), np.repeat(weight / count, count)
-    facts = _facts(problem, len(rows), base.shape[1])
+    preprocessor, base, rows, weight, standing_for = _prepare(table, problem, previous)
+    codes = _find_codes(table, problem, params, rows) if previous is None else []
+    if codes:
+        kinds = ["category" if j in codes else kind for j, kind in enumerate(table.kinds)]
+        table = replace(table, kinds=tuple(kinds))
+        preprocessor, base, rows, weight, standing_for = _prepare(table, problem, None)
+    facts = problem.facts(len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
     if previous is not None:
         refuse_monotone(params["monotonic_cst"], "warm_start")
@@ -172,7 +173,28 @@ def train(
     if not validation and members[0].validation is not None:
         oof_scores = np.full((n_given, model.n_outputs), np.nan)
         oof_scores[kept] = _out_of_fold(members, trained, len(base))[standing_for]
+    if codes:
+        chosen["column_kinds"] = {**(params["column_kinds"] or {}), **{table.name(j): "category" for j in codes}}
     return FitResult(model, trained, chosen | l1_used, oof_scores)
+
+
+def _prepare(
+    table: Table, problem: Problem, previous: Model | None
+) -> tuple[Preprocessor, NDArray[np.float32], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Columns; base matrix; training rows in the order of their contents, with weights; which row stands for each."""
+    preprocessor = (
+        learn_columns(table, n_target_columns=problem.n_target_columns) if previous is None else previous.preprocessor
+    )
+    base = preprocessor.read(table)
+    rows, weight, count, standing_for = merge_rows(base, problem.row_targets(), problem.weight)
+    return preprocessor, base, np.repeat(rows, count), np.repeat(weight / count, count), standing_for
+
+
+def _find_codes(table: Table, problem: Problem, params: Mapping[str, Any], rows: NDArray[np.int64]) -> list[int]:
+    """Columns of numbers to read as categories: none where the caller wants numbers as they are."""
+    if params["recipe"] == "paper" or params["encoding"] != "auto" or params["monotonic_cst"] is not None:
+        return []
+    return find_codes(table, problem.target_columns(), rows, resolve_kinds(params["column_kinds"], table))
 
 
 def _fit(
@@ -190,7 +212,7 @@ def _fit(
     """
 
     def fit(config: TrainingConfig, some: Sequence[MemberData], suffix: str = "") -> list[TrainedMember]:
-        return fit_members(
+        return (run.fit_members or fit_members)(
             config,
             some,
             n_threads=run.n_threads,
@@ -225,17 +247,14 @@ def _out_of_fold(members: Sequence[MemberData], trained: Sequence[TrainedMember]
     return np.divide(total, n, out=np.full_like(total, np.nan), where=n > 0)
 
 
-def _facts(problem: Problem, n_rows: int, n_columns: int) -> TableFacts:
-    return TableFacts(problem.task, n_rows, n_columns, 0 if problem.classes is None else len(problem.classes))
-
-
 def _encodings(params: Mapping[str, Any], previous: Model | None = None) -> list[str]:
     """Which encoding each member reads: lookups, unless the caller chose another or wants what they cannot do."""
     name = params["encoding"]
-    if previous is not None:
+    if previous is not None:  # whose members keep the encoding that they were trained with
         known = list(previous.preprocessor.encodings)
-        name = name if name in known else known[0]
-    elif name == "auto":
+        kept = [member.encoding for member in previous.members]
+        return kept + [name if name in known else known[0]] * (params["n_members"] - len(kept))
+    if name == "auto":
         name = "piecewise" if params["batch_norm"] or params["l2"] else LOOKUP
     return [name] * params["n_members"]
 
@@ -267,7 +286,7 @@ def train_on_piece(
     refuse_monotone(params["monotonic_cst"], "partial_fit")
     rng = np.random.default_rng(run.seed)
     rows = np.flatnonzero(problem.weight)
-    params = resolve_auto(params, _facts(problem, len(rows), table.n_columns))
+    params = resolve_auto(params, problem.facts(len(rows), table.n_columns))
     encodings = _encodings(params)
     if params["encoding"] == "auto":  # later pieces may lie outside of the first one's knots
         encodings = [ENCODING_NAMES[i % 2] for i in range(params["n_members"])]

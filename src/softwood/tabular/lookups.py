@@ -28,6 +28,8 @@ _MAX_DENSE_LEVELS = 64
 _MAX_KNOTS = 4096
 # Fractions between knots are whole multiples of one over this; kOneFraction in the core.
 ONE_FRACTION = 1 << 14
+# Whole numbers of few values, each in many rows, have a weight for each value.
+_MAX_WEIGHTED_VALUES, _MIN_ROWS_PER_VALUE = 128, 150
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,18 +185,19 @@ def fit_lookups(
     rows: NDArray[np.integer],
     weight: NDArray[np.float64],
     signs: Mapping[int, int] | None = None,
+    missing_shares: Mapping[int, float] | None = None,
 ) -> Lookups | None:
     """Fit lookup columns to rows of the base matrix; None if no column has two values.
 
-    Parameters are those of `softwood.tabular.features.fit_encodings`, and `signs`: 1 or -1 by number of each base
-    column with which scores must rise or fall.
+    Parameters are those of `softwood.tabular.features.fit_encodings`, and two by number of base columns: `signs`, 1 or
+    -1 for those with which scores must rise or fall, and `missing_shares` of the whole table, if this is a sample.
     """
     n_bins = max(2, min(n_bins, _MAX_KNOTS // max(1, sum(role == "number" for role in roles))))
     columns = []
     for j, role in enumerate(roles):
         if role == "none":
             continue
-        summary = summarise(base[:, j], rows, weight, role)
+        summary = summarise(base[:, j], rows, weight, role, (missing_shares or {}).get(j))
         column = _category(j, summary) if role == "code" else _number(j, summary, n_bins, (signs or {}).get(j, 0))
         if column is not None:
             columns.append(column)
@@ -202,7 +205,8 @@ def fit_lookups(
 
 
 def _number(j: int, summary: Summary, n_bins: int, sign: int = 0) -> LookupColumn | None:
-    knots = np.unique(summary.knots(n_bins).astype(np.float32))
+    has_weights = sign == 0 and (summary.levels is not None or are_frequent(summary.edges, len(summary.values)))
+    knots = np.unique((summary.edges if has_weights else summary.knots(n_bins)).astype(np.float32))
     share = summary.missing_share
     if len(knots) < 2:
         if not 0 < share < 1:
@@ -221,7 +225,7 @@ def _number(j: int, summary: Summary, n_bins: int, sign: int = 0) -> LookupColum
     level_scale, level_mean = np.zeros(n_entries), np.zeros(n_entries)
     level_mean[-1], level_scale[-1] = share, min(MAX_FLAG_SCALE, _inverse(np.sqrt([share * (1 - share)]))[0])
     n_levels = 1
-    if summary.levels is not None and sign == 0:  # few whole numbers: a weight for each, interpolated between them
+    if has_weights:  # few whole numbers: a weight for each, interpolated between them
         flags = summary.values == knots[:, None].astype(np.float64)
         level_mean[:-1], spread = summary.moments(flags)
         level_scale[:-1] = np.minimum(MAX_FLAG_SCALE, _inverse(spread))
@@ -231,6 +235,12 @@ def _number(j: int, summary: Summary, n_bins: int, sign: int = 0) -> LookupColum
         level_scale, level_mean,
     )  # fmt: skip
     return replace(column, monotone_sign=sign)
+
+
+def are_frequent(distinct: NDArray[np.floating], n_rows: int) -> bool:
+    """Whether values are whole numbers with many rows each, so that a code can be learned as well as a quantity."""
+    n_most = min(_MAX_WEIGHTED_VALUES, n_rows // _MIN_ROWS_PER_VALUE)
+    return 2 < len(distinct) <= n_most and bool(np.all(distinct == np.rint(distinct)))
 
 
 def _category(j: int, summary: Summary) -> LookupColumn | None:

@@ -27,13 +27,15 @@ def monotone_signs(chosen: Any, preprocessor: Preprocessor, task: str, encodings
     >>> monotone_signs([0, -1], preprocessor, "regression", ["lookup"])
     {1: -1}
     """
-    by_column = {j: sign for j, sign in enumerate(_by_column(chosen, preprocessor)) if sign != 0}
+    names = [column.name for column in preprocessor.columns]
+    by_column = {j: sign for j, sign in enumerate(_by_column(chosen, names)) if sign != 0}
     if not by_column:
         return {}
-    if task == "multiclass":
+    if task in ("multiclass", "multilabel"):
+        several = "more than two classes" if task == "multiclass" else "several labels"
         raise ValueError(
-            "monotonic_cst needs one score per row: a regression or two classes; got more than two classes. Fit one "
-            "model per class, or leave monotonic_cst out."
+            f"monotonic_cst needs one score per row: a regression or two classes; got {several}. Fit one model per "
+            f"{'class' if task == 'multiclass' else 'label'}, or leave monotonic_cst out."
         )
     if set(encodings) != {LOOKUP}:
         raise ValueError('monotonic_cst needs encoding="auto", batch_norm=False and l2=0.')
@@ -51,10 +53,14 @@ def refuse_monotone(chosen: Any, what: str) -> None:
         raise ValueError(f"monotonic_cst cannot be combined with {what}; fit anew on the whole table instead.")
 
 
-def _by_column(chosen: Any, preprocessor: Preprocessor) -> list[int]:
+def restrict_monotone(chosen: Any, names: Sequence[str], columns: Sequence[int]) -> list[int] | None:
+    """What `monotonic_cst` says of some of the columns with the given names, by their numbers."""
+    return None if chosen is None else [_by_column(chosen, names)[j] for j in columns]
+
+
+def _by_column(chosen: Any, names: Sequence[str]) -> list[int]:
     if chosen is None:
         return []
-    names = [column.name for column in preprocessor.columns]
     if isinstance(chosen, Mapping):
         unknown = [str(name) for name in chosen if name not in names]
         if unknown:

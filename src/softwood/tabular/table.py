@@ -163,7 +163,7 @@ def read_table(
     array([1.5, nan])
     """
     declared = {**dict.fromkeys(categorical, "category"), **(declared or {})}
-    table = X if isinstance(X, Table) else _read_frame(X) if is_frame(X) else _read_matrix(X)
+    table = _read_container(X)
     if names is not None and table.names is not None and table.names != tuple(names):
         table = table.select(_places(table.names, names))
     if kinds is None:
@@ -172,6 +172,33 @@ def read_table(
     if len(kinds) != table.n_columns:
         raise ValueError(f"X must have {len(kinds)} columns, as at fit; got {table.n_columns}.")
     return replace(table, kinds=tuple(kinds), is_known=True)
+
+
+def read_part(
+    X: Any, *, kinds: Sequence[str], names: Sequence[str] | None, places: Sequence[int], n_given: int
+) -> Table:
+    """Read a table of which a model needs some columns: all `n_given` columns of the fit, or those at `places` alone.
+
+    Columns are found by name where both the model and X have names; further ones are not read. `kinds` and `names` are
+    those of the needed columns.
+    """
+    table = _read_container(X)
+    if names is not None and table.names is not None:
+        known = set(names)
+        table = table.select([j for j, name in enumerate(table.names) if name in known])
+    elif table.n_columns == n_given:
+        table = table.select(places)
+    elif table.n_columns != len(places):
+        raise ValueError(
+            f"X must have the {len(places)} columns that the model reads, or all {n_given}, as at fit; got "
+            f"{table.n_columns}."
+        )
+    return read_table(table, kinds=kinds, names=names)
+
+
+def _read_container(X: Any) -> Table:
+    """Read X without looking for the kinds of its columns."""
+    return X if isinstance(X, Table) else _read_frame(X) if is_frame(X) else _read_matrix(X)
 
 
 def _find_kind(table: Table, j: int, declared: str | None) -> str:
@@ -236,6 +263,15 @@ def is_frame(X: Any) -> bool:
     import narwhals as nw
 
     return nw.dependencies.is_into_dataframe(X)
+
+
+def column_names(data: Any) -> list[str] | None:
+    """Names of the columns of a data frame; None for anything else."""
+    if not is_frame(data):
+        return None
+    import narwhals as nw
+
+    return [str(name) for name in nw.from_native(data, eager_only=True).columns]
 
 
 def resolve_columns(chosen: Any, table: Table) -> list[int]:
@@ -427,4 +463,17 @@ def _read_frame(X: Any) -> Table:
             f"Found array with 0 {what}(s) (shape={(n_rows, n_columns)}) while a minimum of 1 is required: "
             "a table needs at least one row and one column."
         )
+    matrix = _sparse_matrix(X)
+    if matrix is not None:
+        return replace(_read_matrix(matrix), names=names)
     return Table(names, ("numeric",) * n_columns, n_rows, columns=FrameColumns(frame))
+
+
+def _sparse_matrix(X: Any) -> Any:
+    """A matrix of a pandas frame whose columns are all sparse numbers, 0 where nothing is stored; None for others."""
+    dtypes = X.dtypes if hasattr(X, "sparse") else ()
+    if not len(dtypes) or any(type(dtype).__name__ != "SparseDtype" for dtype in dtypes):
+        return None
+    if any(dtype.fill_value != 0 or dtype.subtype.kind not in "fiub" for dtype in dtypes):
+        return None
+    return X.sparse.to_coo().tocsr()

@@ -17,7 +17,9 @@ from sklearn.utils.validation import _check_sample_weight
 from softwood.model.parts import Head
 from softwood.model.program import Link
 from softwood.tabular.cells import is_missing
+from softwood.tabular.table import column_names, is_sparse
 from softwood.training.losses import Loss
+from softwood.training.rules import TableFacts
 
 # Losses that mean the same when targets are shifted and scaled; theirs are standardised for training.
 SCALED_LOSSES = ("squared_error", "absolute_error", "huber", "quantile")
@@ -36,13 +38,13 @@ class Problem:
     Attributes
     ----------
     y : ndarray [n] or [n, t]
-        Class numbers, or the targets of a regression as they were given.
+        Class numbers, or 0 and 1 for each label, or the targets of a regression as they were given.
     weight : ndarray [n]
         Sample weights, not negative, not all 0.
-    task : {"binary", "multiclass", "regression"}
+    task : {"binary", "multiclass", "multilabel", "regression"}
     loss : Loss
     classes : ndarray, optional
-        Class labels.
+        Class labels; for "multilabel", the names of the labels.
     offset : ndarray [n, k], optional
         Added to each row's prediction before the link: in units of the target, or of log-odds or logarithms.
     set_weights : tuple of ndarray
@@ -56,6 +58,11 @@ class Problem:
     classes: np.ndarray | None = None
     offset: NDArray[np.float64] | None = None
     set_weights: tuple[NDArray[np.float64], ...] = ()
+
+    @property
+    def given_y(self) -> np.ndarray:
+        """The targets in the caller's terms: class labels instead of class numbers."""
+        return self.classes[self.y] if self.classes is not None and self.task != "multilabel" else self.y
 
     def row_targets(self) -> np.ndarray:
         """All that a row is to be learned with [n] or [n, ...]: rows that agree in it are the same."""
@@ -89,6 +96,10 @@ class Problem:
         if self.task == "multiclass":
             return (self.y[:, None] == np.arange(self.n_target_columns)).astype(np.float64)
         return self.y.reshape(len(self.y), -1).astype(np.float64)
+
+    def facts(self, n_rows: int, n_columns: int) -> TableFacts:
+        """What "auto" may depend on, for a table of this size."""
+        return TableFacts(self.task, n_rows, n_columns, 0 if self.classes is None else len(self.classes))
 
     def take(self, rows: np.ndarray) -> Problem:
         """The problem with some of the rows only."""
@@ -130,6 +141,42 @@ class Problem:
         return (self.y - mean) / scale
 
 
+@dataclass(frozen=True, eq=False)
+class TargetKind:
+    """What an estimator makes of a target, before it has seen one: the same for all pieces of a table.
+
+    Attributes
+    ----------
+    is_classification : bool
+    loss, class_weight
+        Parameters of the estimator.
+    classes : ndarray, optional
+        Class labels, once they are known.
+    labels : ndarray, optional
+        Names of the labels, once they are known, if a row may have several.
+    """
+
+    is_classification: bool
+    loss: Any = "auto"
+    class_weight: Any = None
+    classes: np.ndarray | None = None
+    labels: np.ndarray | None = None
+
+    def problem(self, y: Any, n_rows: int, sample_weight: Any = None) -> Problem:
+        """The learning problem of some rows."""
+        if not self.is_classification:
+            return regression_problem(y, n_rows, sample_weight, loss=self.loss)
+        return classification_problem(
+            y,
+            n_rows,
+            sample_weight,
+            class_weight=self.class_weight,
+            loss=self.loss,
+            classes=self.classes,
+            labels=self.labels,
+        )
+
+
 def offset_matrix(offset: Any, n_rows: int, n_targets: int, n_scores: int) -> NDArray[np.float64]:
     """Offsets as [n, k]: one per row for a single target, else one per target or score."""
     values = check_array(offset, dtype=np.float64, ensure_2d=False, input_name="offset")
@@ -155,15 +202,16 @@ def classification_problem(
     class_weight: Any = None,
     loss: Any = "auto",
     classes: np.ndarray | None = None,
+    labels: np.ndarray | None = None,
 ) -> Problem:
-    """Check labels and weights. `classes` are those of an earlier fit, if there was one; y may then lack some."""
-    if y is None:
-        raise ValueError("A classifier requires y to be passed, but the target y is None.")
-    y = column_or_1d(y, warn=True)
-    if y.dtype.kind == "f":
-        assert_all_finite(y, input_name="y")
-    _check_labels(y)
-    check_classification_targets(y)
+    """Check labels and weights.
+
+    `classes` are those of an earlier fit, if there was one, and y may then lack some; `labels` are the names of an
+    earlier fit's labels, if each row may have several.
+    """
+    if labels is not None or (classes is None and has_several_columns(y)):
+        return _multilabel_problem(y, n_rows, sample_weight, class_weight=class_weight, loss=loss, known=labels)
+    y = class_labels(y)
     weight = _check_weight(sample_weight, y, n_rows)
     seen = np.unique(y[weight > 0])
     if classes is None:
@@ -183,15 +231,67 @@ def classification_problem(
     if class_weight is not None:
         weight = weight * _class_weights(class_weight, y)
     is_binary = len(classes) == 2
-    name = "binary_cross_entropy" if is_binary else "cross_entropy"
+    loss = _cross_entropy(loss, None if is_binary else len(classes))
+    return Problem(codes, weight, "binary" if is_binary else "multiclass", loss, classes)
+
+
+def _cross_entropy(loss: Any, n_classes: int | None) -> Loss:
+    """The loss of a classifier: a softmax over classes, or one logit per target for None."""
+    name = "binary_cross_entropy" if n_classes is None else "cross_entropy"
     if isinstance(loss, Loss):
-        loss = replace(loss, name=name, n_classes=None if is_binary else len(classes))
+        loss = replace(loss, name=name, n_classes=n_classes)
     elif loss in ("auto", "cross_entropy", "binary_cross_entropy"):
-        loss = Loss(name, n_classes=None if is_binary else len(classes))
+        loss = Loss(name, n_classes=n_classes)
     else:
         raise ValueError(f"loss of a classifier must be 'auto', 'cross_entropy' or a cross-entropy Loss; got {loss!r}.")
     loss.check()
-    return Problem(codes, weight, "binary" if is_binary else "multiclass", loss, classes)
+    return loss
+
+
+def has_several_columns(y: Any) -> bool:
+    """Whether targets are a matrix, data frame or nested list of more than one column."""
+    shape: tuple[int, ...] | None = getattr(y, "shape", None)
+    if shape is None and isinstance(y, (list, tuple)) and len(y) and np.ndim(y[0]) == 1:
+        shape = np.shape(y)
+    return shape is not None and len(shape) == 2 and shape[1] > 1
+
+
+def _multilabel_problem(
+    y: Any, n_rows: int, sample_weight: Any, *, class_weight: Any, loss: Any, known: np.ndarray | None
+) -> Problem:
+    """Labels that each row has or lacks: a matrix, data frame or sparse matrix [n, labels] of 0 and 1."""
+    names = column_names(y)
+    if is_sparse(y):
+        y = y.toarray()
+    y = check_array(y, dtype=None, ensure_all_finite=False, input_name="y")
+    is_label = np.isin(y, (0, 1))
+    if not is_label.all():
+        raise ValueError(
+            "y of several columns must hold 0 and 1, one column per label that a row has or lacks; got "
+            f"{y[~is_label].tolist()[0]!r}. Give one column for one class per row, or use TreeEnsembleRegressor."
+        )
+    labels = np.arange(y.shape[1]) if names is None else np.array(names)
+    if known is not None and (len(labels) != len(known) or (names and known.dtype.kind == "U" and names != [*known])):
+        raise ValueError(
+            f"y must have the labels of the first fit in the same order, {known.tolist()}; got {labels.tolist()}."
+        )
+    weight = _check_weight(sample_weight, y, n_rows)
+    if class_weight is not None:
+        weight = weight * _class_weights(class_weight, y)
+    codes = y.astype(np.int64)
+    return Problem(codes, weight, "multilabel", _cross_entropy(loss, None), labels if known is None else known)
+
+
+def class_labels(y: Any) -> np.ndarray:
+    """Labels [n], checked."""
+    if y is None:
+        raise ValueError("A classifier requires y to be passed, but the target y is None.")
+    y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "f":
+        assert_all_finite(y, input_name="y")
+    _check_labels(y)
+    check_classification_targets(y)
+    return y
 
 
 def _class_weights(class_weight: Any, y: np.ndarray) -> NDArray[np.float64]:

@@ -115,8 +115,9 @@ class FittedModel(nn.Module):
     Inside are the scaling of columns, the encodings (`encoders`) and all `members`: batch normalisation where the model
     has it, trees, offsets, and the masks of `max_features`, which keep a split to its features while it is trained. Not
     inside are the reading of tables with categories and dates (`read` does that, outside of autograd) and the head: a
-    binary score is the logit of the second class, several scores are logits for softmax, and those of a regression are
-    on the scale of standardised targets and before any exponential link.
+    binary score is the logit of the second class, several scores are logits for softmax (of labels that a row has or
+    lacks: one logit each), and those of a regression are on the scale of standardised targets and before any
+    exponential link.
 
     Parameters are the weights of splits and leaves, and scale and shift of batch normalisation; the rest are buffers.
     Lookups, which the splits of default models are made of, become linear splits on ramps and flags. The scores equal

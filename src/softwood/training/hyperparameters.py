@@ -88,12 +88,25 @@ class Hyperparameters:
         "at most.",
         auto=rules.max_features,
     )
+    max_columns: Count | None = declare(
+        None,
+        "Largest number of columns that the model may read.",
+        details="Columns whose splits decide least are dropped in rounds before the model is trained. Predictions then "
+        "need the columns of `selected_columns_` only; other columns of a table are ignored. None keeps all.",
+    )
     n_members: Count | Auto = declare(
         "auto",
         "Number of ensembles that are trained side by side and averaged.",
         details='1 gives a single compact model. "auto" is 6, or 4 from 10,000 rows on.',
         aliases=("--members",),
         auto=rules.n_members,
+    )
+    compact: bool | Auto = declare(
+        "auto",
+        "Let `fit` teach one small ensemble to predict what all members predict, and keep that.",
+        details="As `compress` does, which explains it; `compression_` has sizes and scores before and after. The "
+        'history and out-of-fold predictions are those of the members. "auto" keeps the members.',
+        auto=rules.compact,
     )
     learning_rate: Positive = declare(
         0.004,

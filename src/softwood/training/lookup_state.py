@@ -6,7 +6,7 @@ weights that tables are made of are explained in core/include/softwood/lookup.h.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from softwood.ops import get_num_threads
 from softwood.tabular.lookups import Lookups
 from softwood.training.samples import MemberData, Samples
 from softwood.training.state import MemberState, native_labels, native_settings, with_moments
+
+if TYPE_CHECKING:
+    from softwood.training.config import TrainingConfig
 
 _LANES, _LEVELS = 16, 4
 # Columns of a block for each column that one of its splits may use.
@@ -47,8 +50,21 @@ class LookupState(MemberState):
             settings, lookups.native_columns, self.arrays, train, validation, config.loss.native_callable()
         )
 
+    @classmethod
+    def at_start(
+        cls, config: TrainingConfig, lookups: Lookups, *, seed: int, offset: FloatArray | None, n_outputs: int
+    ) -> LookupState:
+        """A member that cannot be trained: `arrays` as they are before the first step, and `trees` of any others."""
+        state = cls.__new__(cls)
+        state.config, state.lookups, state.shape = config, lookups, BlockShape(config.n_trees, config.depth)
+        state.arrays = state._random_arrays(seed, offset, n_outputs)
+        return state
+
     def _initial_arrays(self, member: MemberData, n_outputs: int) -> dict[str, Any]:
-        config, shape, random = self.config, self.shape, np.random.default_rng(member.seed)
+        return self._random_arrays(member.seed, member.offset, n_outputs)
+
+    def _random_arrays(self, seed: int, given_offset: FloatArray | None, n_outputs: int) -> dict[str, Any]:
+        config, shape, random = self.config, self.shape, np.random.default_rng(seed)
         q = len(self.lookups.columns)
         n_allowed = max(1, round(config.max_features * q))
         n_block_columns = min(q, _COLUMNS_PER_SPLIT_COLUMN * n_allowed)
@@ -76,7 +92,7 @@ class LookupState(MemberState):
         if config.ema:
             steps = {"table_step": "table", "split_step": "split_bias", "leaf_step": "leaf_weight"}
             arrays |= {step: np.zeros(len(parameters[name]), np.int64) for step, name in steps.items()}
-        offset = np.zeros(n_outputs) if member.offset is None else member.offset
+        offset = np.zeros(n_outputs) if given_offset is None else given_offset
         arrays["offset"] = np.array(offset, dtype=np.float32)
         arrays["block_columns"] = np.ascontiguousarray(chosen, dtype=np.int32)
         return arrays

@@ -157,8 +157,8 @@ class _Fit:
         outcomes = natives[0].run_epoch(natives, self.next_epoch, deadline - time.monotonic(), self.n_threads)
         records = []
         for i, (status, steps_done, *numbers) in zip(active, outcomes, strict=True):
-            if status == _NOT_FINITE:
-                raise _not_finite(self.config, i, self.next_epoch, steps_done)
+            if status == NOT_FINITE:
+                raise not_finite(self.config, i, self.next_epoch, steps_done)
             record = EpochRecord(self.next_epoch, *numbers)
             if status == _COMPLETED:
                 record = self.note(i, record)
@@ -197,10 +197,10 @@ class _Fit:
         return record
 
 
-_COMPLETED, _STOPPED, _NOT_FINITE = 0, 1, 2  # EpochOutcome::Status
+_COMPLETED, _STOPPED, NOT_FINITE = 0, 1, 2  # EpochOutcome::Status
 
 
-def _not_finite(config: TrainingConfig, member: int, epoch: int, step: int) -> FloatingPointError:
+def not_finite(config: TrainingConfig, member: int, epoch: int, step: int) -> FloatingPointError:
     causes = [f"learning_rate {config.learning_rate:g} is too large: try a tenth of it"]
     if callable(config.loss.name):
         causes.insert(0, "the loss function returned NaN or infinity: check it for divisions and logarithms")

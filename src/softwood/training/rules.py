@@ -27,13 +27,13 @@ class TableFacts:
 
     Attributes
     ----------
-    task : {"binary", "multiclass", "regression"}
+    task : {"binary", "multiclass", "multilabel", "regression"}
     n_rows : int
         Training rows; a whole weight of 2 counts twice.
     n_columns : int
         Columns that the features are made of.
     n_classes : int
-        Number of classes; 0 for a regression.
+        Number of classes or labels; 0 for a regression.
     """
 
     task: str
@@ -92,6 +92,11 @@ def max_features(facts: TableFacts, known: Known) -> float:
 def n_members(facts: TableFacts, known: Known) -> int:
     """6, or 4 from 10,000 rows on."""
     return 6 if facts.n_rows < 10_000 else 4
+
+
+def compact(facts: TableFacts, known: Known) -> bool:
+    """No: taught ensembles are less accurate on some tables; benchmarks/compact.json has measurements."""
+    return False
 
 
 def average_decay(n_rows: int, known: Known) -> float:

@@ -104,6 +104,8 @@ class MemberData:
         Fields of the configuration that have another value for this member, such as `l1` or `depth`.
     judge : Judge, optional
         Decides the best epoch by the scores of the validation rows, instead of their loss.
+    n_steps : int, optional
+        Steps of the whole fit, for the schedule of rates, where `train` has only a part of the rows.
     """
 
     train: Samples
@@ -113,6 +115,7 @@ class MemberData:
     start: TrainedMember | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     judge: Judge | None = None
+    n_steps: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

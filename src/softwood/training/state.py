@@ -43,7 +43,7 @@ class MemberState:
         self.history: list[EpochRecord] = []
         self.stopped_by: StopReason | None = None
 
-        self.n_steps = _n_steps(config, member.train)
+        self.n_steps = _n_steps(config, member)
         self.native: Any = self._make_native(member, n_threads=n_threads, accumulate=accumulate)
         if member.start is not None and member.start.optimizer_state is not None:
             self.native.adam_step = int(member.start.optimizer_state["adam_step"])
@@ -151,8 +151,10 @@ def native_labels(samples: Samples, dtype: npt.DTypeLike) -> dict[str, Any]:
     return {"targets": targets, "weight": weight, "rows": rows, "offset": offset}
 
 
-def _n_steps(config: TrainingConfig, train: Samples) -> int:
-    return -(-train.n_rows // config.batch_size) * config.max_epochs
+def _n_steps(config: TrainingConfig, member: MemberData) -> int:
+    if member.n_steps is not None:
+        return member.n_steps
+    return -(-member.train.n_rows // config.batch_size) * config.max_epochs
 
 
 def native_settings(config: TrainingConfig, member: MemberData, n_targets: int) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def native_settings(config: TrainingConfig, member: MemberData, n_targets: int) 
         "anneal_end": config.gamma_window[1],
         "warmup": config.warmup,
         "cosine": config.schedule == "cosine",
-        "n_steps": _n_steps(config, member.train),
+        "n_steps": _n_steps(config, member),
         "updates": _UPDATES[config.optimizer],
         "beta1": config.betas[0],
         "beta2": config.betas[1],
