@@ -76,6 +76,14 @@ def test_very_large_tables_have_a_larger_step(largest):
     assert 3 * np.abs(arrays["values"].astype(int)).max() < 2**16
 
 
+def test_the_step_does_not_grow_with_the_number_of_splits():
+    """The limit of a sum concerns the tables of one split, however many the ensemble has."""
+    n_splits = 70_000
+    arrays, step = round_tables([(i, 0, np.array([0.5, -0.5])) for i in range(n_splits)], n_splits, 1.0)
+    assert step == 1 / 256
+    assert len(arrays["table_column"]) == n_splits
+
+
 def test_no_tables_at_all():
     arrays, _ = round_tables([], 3, 1.0)
     assert arrays["table_begin"].tolist() == [0, 0, 0, 0]

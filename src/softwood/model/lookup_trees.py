@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +124,7 @@ class LookupTrees:
         if not len(self.table_column):
             return True
         largest = np.maximum.reduceat(np.abs(self.values.astype(np.int64)), self.value_begin(lookups)[:-1])
-        return int(np.bincount(self.split_of_table, weights=largest).max()) <= _MAX_SUM
+        return _fit_their_range(largest, self.split_of_table)
 
     def without_idle_tables(self, lookups: Sequence[Lookup]) -> LookupTrees:
         """The same function without tables that no row can need.
@@ -176,9 +177,8 @@ def round_tables(
     exact = np.concatenate([np.zeros(0), *(tables[i][2] for i in order)])
     begin = np.cumsum(sizes) - sizes
     largest = np.maximum.reduceat(np.abs(exact), begin) if len(sizes) else np.zeros(0)
-    sums = np.bincount(splits, weights=largest, minlength=n_splits)
     step = 2.0 ** math.floor(math.log2(gamma / STEPS_PER_GAMMA))
-    while len(sizes) and (largest.max() / step > _MAX_VALUE or (sums / step + len(tables)).max() > _MAX_SUM):
+    while len(sizes) and not _fit_their_range(np.rint(largest / step), splits):
         step *= 2
     rounded = np.rint(exact / step)
     kept = np.add.reduceat(rounded != 0, begin) > 0 if len(sizes) else np.zeros(0, dtype=bool)
@@ -189,3 +189,8 @@ def round_tables(
         "values": rounded[np.repeat(kept, sizes)].astype(np.int16),
     }
     return arrays, step
+
+
+def _fit_their_range(largest: NDArray[Any], splits: NDArray[np.int64]) -> bool:
+    """Whether the largest values of tables, and their sums over the tables of each split, can be stored and added."""
+    return bool(largest.max() <= _MAX_VALUE and np.bincount(splits, weights=largest).max() <= _MAX_SUM)
