@@ -7,6 +7,7 @@ one JSON file in the folder of units, under "rivals" or under the tag of softwoo
 it was stopped, and recipes share their rivals. A unit that fails is kept too, with its error.
 
     python benchmarks/suite.py --splits 3 --threads 2                       # run what is missing, then report
+    python benchmarks/suite.py --splits 3 --restore                         # without the rivals that suite.json has
     python benchmarks/suite.py --report --tag 0.1.0 --summary --picture     # report; write suite.json and the picture
     python benchmarks/suite.py --learners softwood --tag slow --parameters "learning_rate=0.001, encoding=piecewise"
     python benchmarks/suite.py --compare 0.1.0 slow                         # paired differences: tags or summary files
@@ -32,9 +33,10 @@ import learners
 import machine
 import suite_report
 from suite_tables import ROOT, DataTable, default_folder, find_tables, read_table, split_rows
-from suite_units import RIVALS_TAG, Unit, read_units, unit_path, write_json, write_summary
+from suite_units import RIVALS_TAG, Unit, read_units, restore_rivals, unit_path, write_json, write_summary
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "SOFTWOOD_NUM_THREADS")
+SUMMARY = ROOT / "benchmarks" / "suite.json"
 _SIZES = {name: (low, high) for name, low, high in suite_report.SIZE_CLASSES}
 
 
@@ -237,6 +239,8 @@ class TimeLeft:
 
 def run(options: argparse.Namespace, paths: dict[str, Path]) -> None:
     """Run what is missing and keep it."""
+    if options.restore:
+        print(f"{restore_rivals(options.units, SUMMARY)} units of rivals were taken from {SUMMARY}", flush=True)
     tasks = plan(options, paths)
     left, done = missing(tasks, options)
     print(f"{len(done)} of {len(tasks)} units are on disk: {options.units}", flush=True)
@@ -330,11 +334,16 @@ def option_parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=2, help="of each learner")
     add("--jobs", type=int, default=1, help="processes, each pinned to --threads cores")
     add("--noisy", action="store_true", help="mark times as not quotable: other work runs on this machine")
+    add(
+        "--restore",
+        action="store_true",
+        help="take the rivals that suite.json has; softwood's recipe does not change them",
+    )
     add("--retry", action="store_true", help="run failed units again")
     add("--log", type=Path, help="append a line of JSON for each finished unit")
     add("--report", action="store_true", help="only report, run nothing")
     add("--markdown", action="store_true", help="report in Markdown")
-    add("--summary", type=Path, nargs="?", const=ROOT / "benchmarks" / "suite.json", help="write all units to one file")
+    add("--summary", type=Path, nargs="?", const=SUMMARY, help="write all units to one file")
     add("--picture", type=Path, nargs="?", const=ROOT / "docs" / "images" / "suite_rank.svg", help="rank against rows")
     add("--compare", nargs=2, metavar=("A", "B"), help="differences of two recipes: tags, folders or summary files")
     add("--by-table", action="store_true", help="show each table's scores, or differences with --compare")

@@ -71,8 +71,23 @@ def read_summary(path: Path) -> list[Unit]:
     """Units of a summary file."""
     content = json.loads(path.read_text())
     tables = {name: dict(zip(content["table_fields"], row, strict=True)) for name, row in content["tables"].items()}
+    runs = {run["tag"]: run for run in content["runs"]}
     units = [dict(zip(content["unit_fields"], row, strict=True)) for row in content["units"]]
-    return [{**tables.get(u["table"], {}), **{k: v for k, v in u.items() if v is not None}} for u in units]
+    return [
+        {**runs.get(u["tag"], {}), **tables.get(u["table"], {}), **{k: v for k, v in u.items() if v is not None}}
+        for u in units
+    ]
+
+
+def restore_rivals(folder: Path, summary: Path) -> int:
+    """Make unit files of the rivals in a summary, where there are none yet; return how many were made."""
+    made = 0
+    for unit in read_summary(summary) if summary.exists() else ():
+        path = unit_path(folder, RIVALS_TAG, unit["table"], unit["split"], unit["learner"])
+        if unit["tag"] == RIVALS_TAG and unit["status"] == "done" and not path.exists():
+            write_json(path, unit)
+            made += 1
+    return made
 
 
 def _short(value: Any) -> Any:

@@ -19,7 +19,7 @@ import learners
 import suite
 import suite_report
 import suite_tables
-from suite_units import read_units, write_summary
+from suite_units import read_units, restore_rivals, write_summary
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("pyarrow")
@@ -282,6 +282,17 @@ def test_summary_keeps_what_reports_need(units: Path, tmp_path: Path) -> None:
     again = read_units(tmp_path, str(tmp_path / "s.json"))
     assert suite_report.report(again, options) == suite_report.report(original, options)
     assert json.loads((tmp_path / "s.json").read_text())["machine"] == {"cpu": "made up"}
+
+
+def test_rivals_are_restored_from_a_summary(units: Path, tmp_path: Path) -> None:
+    write_summary(tmp_path / "s.json", read_units(units, "rivals", "longer"), {})
+    n_rivals = len(read_units(units, "rivals"))
+    assert restore_rivals(tmp_path / "units", tmp_path / "s.json") == n_rivals
+    options = argparse.Namespace(markdown=False, by_table=True)
+    again = read_units(tmp_path / "units", "rivals")
+    assert suite_report.report(again, options) == suite_report.report(read_units(units, "rivals"), options)
+    assert all("versions" in unit and unit["parameters"] == {} for unit in again)
+    assert restore_rivals(tmp_path / "units", tmp_path / "s.json") == 0
 
 
 @pytest.mark.parametrize("module", [suite, suite_report])
