@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from softwood import torch as torch
     from softwood import training as training
     from softwood import tune as tune
-    from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, load
+    from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
+    from softwood.loading import load
     from softwood.model.predictor import load_predictor
     from softwood.training.losses import Loss
 
@@ -69,7 +70,7 @@ _LAZY_NAMES: dict[str, str] = {  # name -> the module that defines it
     "Loss": "softwood.training.losses",
     "TreeEnsembleClassifier": "softwood.estimators",
     "TreeEnsembleRegressor": "softwood.estimators",
-    "load": "softwood.estimators",
+    "load": "softwood.loading",
     "load_predictor": "softwood.model.predictor",
 }
 

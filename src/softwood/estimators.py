@@ -8,38 +8,31 @@ scikit-learn's conventions ask for: checks of X and y, labels, tags. Parameters 
 from __future__ import annotations
 
 import copy
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils._openmp_helpers import _openmp_effective_n_threads, _openmp_parallelism_enabled
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from softwood.model.container import ModelFileError
+from softwood.loading import plain_parameters
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
 from softwood.model.parameter_counts import ParameterCounts
 from softwood.model.predictor import Predictor
-from softwood.ops import get_num_threads
-from softwood.tabular.compress import Compression, Limits, compare, compress_model
-from softwood.tabular.features import LOOKUP
+from softwood.tabular.compress import Limits, can_teach, compress_model
+from softwood.tabular.compression import Compression
+from softwood.tabular.evaluation import read_evaluation_sets
 from softwood.tabular.fit import FitResult, RunOptions, restart
-from softwood.tabular.monotone import monotone_signs, restrict_monotone
 from softwood.tabular.selection import train_on_selected, train_on_selected_piece
 from softwood.tabular.table import Table, read_table, resolve_columns, resolve_kinds
-from softwood.tabular.target import (
-    Problem,
-    TargetKind,
-    has_several_columns,
-    offset_matrix,
-    score_units,
-)
+from softwood.tabular.target import Problem, TargetKind, add_offset, has_several_columns
+from softwood.threads import threads_for
 from softwood.training import TrainedMember
 from softwood.training.checkpoint import prepare_checkpoint
 from softwood.training.declaration import check, declarations, parameters_section
@@ -48,9 +41,6 @@ from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperpa
 if TYPE_CHECKING:
     from typing import Self
 
-
-_FEW_ROWS = 8
-_MIN_ROWS_TO_COMPRESS = 10
 
 _ATTRIBUTES = """\
     model_ : Model
@@ -138,10 +128,12 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         table = self._read(X, reset=previous is None)
         problem = self._problem(y, table.n_rows, sample_weight, first=previous is None).with_offset(offset)
         self._keep_classes(problem.task, problem.classes)
-        validation = self._read_eval_sets(eval_set, table, has_offset=offset is not None)
+        validation = read_evaluation_sets(
+            eval_set, self._reader_like(table), partial(self._problem, first=False), has_offset=offset is not None
+        )
         seed = None if checkpoint is None else prepare_checkpoint(checkpoint, resume=resume)
         seed = self._seed() if seed is None or self.random_state is not None else seed
-        run = RunOptions(seed, _n_threads_for(self.n_jobs), checkpoint, resume, checkpoint_every, self._fit_members())
+        run = RunOptions(seed, threads_for(self.n_jobs), checkpoint, resume, checkpoint_every, self._fit_members())
         fitted = train_on_selected(table, problem, params, run, validation=validation, previous=previous)
         self._pieces: FitResult | None = None
         self._keep(fitted.model)
@@ -159,11 +151,9 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
     def _become_small(self, table: Table, problem: Problem) -> None:
         """Put a taught ensemble in the place of the members; they stay where there is too little to teach from."""
         rows = np.flatnonzero(problem.weight)
-        if len(rows) < _MIN_ROWS_TO_COMPRESS or not self.model_.preprocessor.lookups:
-            return
-        known = self.model_.program.read(table.take(rows))
-        targets = problem.given_y
-        self._keep(self._teach(known, targets[rows], Limits()))
+        if can_teach(self.model_, len(rows)):
+            known = self.model_.program.read(table.take(rows))
+            self._learn_from(self.model_, known, problem.given_y[rows], Limits())
 
     def _partial_fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         params = self._checked_params()
@@ -171,7 +161,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         table = self._read(X, reset=is_first)
         problem = self._problem(y, table.n_rows, sample_weight, first=is_first and not hasattr(self, "classes_"))
         self._keep_classes(problem.task, problem.classes)
-        run = RunOptions(self._seed(), _n_threads_for(self.n_jobs))
+        run = RunOptions(self._seed(), threads_for(self.n_jobs))
         previous: FitResult | None = None if is_first else getattr(self, "_pieces", None) or restart(self.model_)
         fitted = train_on_selected_piece(table, problem, params, run, previous=previous)
         self._pieces = fitted
@@ -216,6 +206,12 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             validate_data(self, X, reset=False, skip_check_array=True)
         return self.model_.program.read(X)
 
+    def _reader_like(self, table: Table) -> Callable[[Any], Table]:
+        """What reads further tables with the columns of one that is about to be fitted."""
+        if table.is_known:
+            return self.model_.program.read
+        return partial(read_table, kinds=table.kinds, names=table.names if hasattr(self, "feature_names_in_") else None)
+
     def _checked(self, X: Any) -> Any:
         """X with the columns of the fit, for a method of `model_`; an error if there is no model yet."""
         if not hasattr(self, "model_"):
@@ -223,32 +219,6 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         if type(X) is np.ndarray and X.shape[1:] == (self.n_features_in_,) and not hasattr(self, "feature_names_in_"):
             return X  # nothing to find, and scikit-learn's checks take longer than the prediction of a row
         return self._read(X, reset=False)
-
-    def _read_eval_sets(self, eval_set: Any, table: Table, *, has_offset: bool) -> list[tuple[Table, Problem]]:
-        if eval_set is None:
-            return []
-        sets = eval_set if isinstance(eval_set, list) else [eval_set]
-        found = [self._read_eval_set(one, table) for one in sets]
-        if any((problem.offset is not None) != has_offset for _, problem in found):
-            raise ValueError(
-                "Rows of an eval_set must have an offset if those of X have one, and only then: give a tuple "
-                "(X, y, sample_weight, offset), with None for weights of 1."
-            )
-        return found
-
-    def _read_eval_set(self, eval_set: Any, table: Table) -> tuple[Table, Problem]:
-        if not isinstance(eval_set, tuple) or len(eval_set) not in (2, 3, 4):
-            length = f" of length {len(eval_set)}" if hasattr(eval_set, "__len__") else ""
-            raise ValueError(
-                "eval_set must be a tuple (X, y), (X, y, sample_weight) or (X, y, sample_weight, offset), or a list of "
-                f"such tuples; got {type(eval_set).__name__}{length}."
-            )
-        X, y, weight, offset = (*eval_set, None, None)[:4]
-        if table.is_known:
-            other = self.model_.program.read(X)
-        else:
-            other = read_table(X, kinds=table.kinds, names=table.names if hasattr(self, "feature_names_in_") else None)
-        return other, self._problem(y, other.n_rows, weight, first=False).with_offset(offset)
 
     def _problem(self, y: Any, n_rows: int, sample_weight: Any, *, first: bool) -> Problem:
         raise NotImplementedError
@@ -258,12 +228,10 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
 
     def _raw_scores(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
         table = self._checked(X)
-        scores = self.model_.raw_scores(table, n_threads=_n_threads_for(self.n_jobs, X))
+        scores = self.model_.raw_scores(table, n_threads=threads_for(self.n_jobs, X))
         if offset is None:
             return scores
-        head, k = self.model_.head, scores.shape[1]
-        n_targets = k if head.target_scale is None else len(head.target_scale)
-        return scores + offset_matrix(offset, len(scores), n_targets, k) / score_units(head, k)
+        return add_offset(self.model_.head, scores, offset)
 
     def _predictions(self, X: Any, offset: ArrayLike | None) -> np.ndarray:
         if offset is not None:
@@ -271,7 +239,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             head = self.model_.head
             return head.predictions(scores) if head.classes is None else head.lowered().labels(scores)
         table = self._checked(X)
-        return self.model_.predict(table, n_threads=_n_threads_for(self.n_jobs, X))
+        return self.model_.predict(table, n_threads=threads_for(self.n_jobs, X))
 
     def apply(self, X: Any) -> NDArray[np.int64]:
         """Return the number of the most probable leaf of each row in each tree [n, members, trees].
@@ -353,7 +321,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         Returns
         -------
         estimator
-            A fitted copy. Its attribute `compression_` is a `softwood.tabular.compress.Compression`: sizes, time and
+            A fitted copy. Its attribute `compression_` is a `softwood.tabular.compression.Compression`: sizes, time and
             score before and after.
 
         Examples
@@ -368,29 +336,24 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         """
         check_is_fitted(self, "model_")
         table = self._read(X, reset=False)
-        if table.n_rows < _MIN_ROWS_TO_COMPRESS:
-            raise ValueError(f"compress needs at least {_MIN_ROWS_TO_COMPRESS} rows of X; got {table.n_rows}.")
         targets = None if y is None else np.asarray(y)
-        if targets is not None and len(targets) != table.n_rows:
-            raise ValueError(f"X and y must have the same number of rows; got {table.n_rows} and {len(targets)}.")
         small = copy.copy(self)
         small._pieces = None
-        small._keep(small._teach(table, targets, Limits(max_parameters, max_loss)))
+        small._learn_from(self.model_, table, targets, Limits(max_parameters, max_loss))
         return small
 
-    def _teach(self, table: Table, targets: np.ndarray | None, limits: Limits) -> Model:
-        """The small model, with what it cost as `compression_`."""
-        base = self.model_.preprocessor.read(table)
-        threads = _n_threads_for(self.n_jobs)
-        program = self.model_.program
-        chosen = restrict_monotone(self.monotonic_cst, program.given_columns or program.column_names, program.places)
-        signs = monotone_signs(chosen, self.model_.preprocessor, self.model_.head.task, (LOOKUP,))
-        best, tried, held_out = compress_model(
-            self.model_, base, limits, seed=self._seed(), n_threads=threads, signs=signs
+    def _learn_from(self, model: Model, table: Table, targets: np.ndarray | None, limits: Limits) -> None:
+        """Hold the small model that `model` teaches, with what that cost as `compression_`."""
+        small, self.compression_ = compress_model(
+            model,
+            table,
+            targets,
+            limits,
+            monotonic_cst=self.monotonic_cst,
+            seed=self._seed(),
+            n_threads=threads_for(self.n_jobs),
         )
-        measured = None if targets is None else targets[held_out]
-        self.compression_ = compare(self.model_, best, tried, table.take(held_out), measured)
-        return best.model
+        self._keep(small)
 
     @property
     def n_iter_(self) -> int:
@@ -400,13 +363,8 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
     @property
     def best_epoch_(self) -> NDArray[np.int64]:
         """Epoch that each member's trees are from [members], counted from 0."""
-        history = self.history_
-        best = [
-            (member, epoch)
-            for member, epoch, is_best in zip(history["member"], history["epoch"], history["is_best"], strict=True)
-            if is_best
-        ]
-        return np.array([epoch for _, epoch in sorted(best)], dtype=np.int64)
+        check_is_fitted(self, "model_")
+        return self.model_.best_epochs
 
     @property
     def best_score_(self) -> float:
@@ -449,7 +407,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a safetensors file, which `softwood.load` reads."""
         check_is_fitted(self, "model_")
-        self.model_.estimator = {"class": type(self).__name__, "params": _plain_parameters(self.get_params(deep=False))}
+        self.model_.estimator = {"class": type(self).__name__, "params": plain_parameters(self.get_params(deep=False))}
         self.model_.save(path)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
@@ -553,7 +511,7 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
             scores = self._raw_scores(X, offset)  # first: it says so if there is no model yet
             return self.model_.head.predictions(scores)
         table = self._checked(X)
-        return self.model_.predict_proba(table, n_threads=_n_threads_for(self.n_jobs, X))
+        return self.model_.predict_proba(table, n_threads=threads_for(self.n_jobs, X))
 
     def predict(self, X: Any, offset: ArrayLike | None = None) -> np.ndarray:
         """Return the most probable class of each row [n], or 1 for each label it has [n, k]; `offset` as in `fit`."""
@@ -633,69 +591,3 @@ class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleRegressor:
-    """Read a file that `save` wrote and return a fitted estimator.
-
-    No code in the file is run.
-
-    Raises
-    ------
-    softwood.model.ModelFileError
-        If the file is damaged, truncated, hostile, or was written by a newer version.
-    """
-    model = Model.load(path)
-    kind = TreeEnsembleRegressor if model.head.task == "regression" else TreeEnsembleClassifier
-    estimator = kind()
-    saved = model.estimator.get("params", {})
-    known = set(estimator.get_params(deep=False)) - {"n_jobs"}  # a file has no say in how many threads run
-    declared = declarations(kind)
-    params = {name: saved[name] for name in known if name in saved}
-    # Earlier versions had "auto" for other parameters; theirs become the defaults.
-    params = {name: value for name, value in params.items() if value != "auto" or declared[name].domain.accepts(value)}
-    try:
-        check(params, declared)
-    except ValueError as error:
-        raise ModelFileError(f"{os.fspath(path)!r} is damaged: its parameter {error}") from None
-    estimator.set_params(**params)
-    estimator.model_ = model
-    names = model.given_columns or model.column_names
-    estimator.n_features_in_ = len(names)
-    if model.has_column_names:
-        estimator.feature_names_in_ = np.array(names, dtype=object)
-    estimator._keep_classes(model.head.task, model.head.classes)
-    return estimator
-
-
-def _n_threads_for(n_jobs: int | None, X: Any = None) -> int | None:
-    """Threads for `n_jobs`: negative numbers count back from all cores, None is the library's setting.
-
-    None also respects the limits of joblib and threadpoolctl, which scikit-learn's OpenMP knows. A few rows X are not
-    worth asking for: the calling thread predicts them.
-    """
-    if n_jobs is None and type(X) is np.ndarray and len(X) <= _FEW_ROWS:
-        return 1
-    if n_jobs is None:
-        limit = _openmp_effective_n_threads(only_physical_cores=False) if _openmp_parallelism_enabled() else None
-        return limit if limit is None else min(limit, get_num_threads())
-    if n_jobs > 0:
-        return n_jobs
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores + 1 + n_jobs)
-
-
-def _plain_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that JSON can hold; functions, generators and Loss objects are left out."""
-    plain = {}
-    for name, value in params.items():
-        if isinstance(value, (np.ndarray, np.generic)):
-            value = value.tolist()
-        if name == "class_weight" and isinstance(value, dict):
-            continue  # keys of JSON objects are strings, labels may be numbers
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError):
-            continue
-        plain[name] = value
-    return plain

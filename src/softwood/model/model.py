@@ -78,6 +78,15 @@ class Model:
         """Number of raw scores k."""
         return self.members[0].trees.leaf_weight.shape[2]
 
+    @property
+    def best_epochs(self) -> NDArray[np.int64]:
+        """Epoch that each member's trees are from [members], counted from 0."""
+        entries = zip(*(self.history[name] for name in ("member", "epoch", "is_best")), strict=True)
+        return np.array(
+            [epoch for _, epoch in sorted((member, epoch) for member, epoch, is_best in entries if is_best)],
+            dtype=np.int64,
+        )
+
     @cached_property
     def importances(self) -> NDArray[np.float64]:
         """Importance of each column of the table [n_columns], summing to 1; see `softwood.model.importance`."""

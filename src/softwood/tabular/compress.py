@@ -9,9 +9,6 @@ did not see.
 from __future__ import annotations
 
 import copy
-import os
-import tempfile
-import timeit
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,10 +18,11 @@ from numpy.typing import NDArray
 
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.model import Model
-from softwood.model.parameter_counts import count_parameters
 from softwood.model.parts import Head, ModelMember
 from softwood.tabular.columns import Preprocessor
+from softwood.tabular.compression import Compression, compare, stored_parameters
 from softwood.tabular.features import LOOKUP
+from softwood.tabular.monotone import monotone_signs, restrict_monotone
 from softwood.tabular.table import Table
 from softwood.training import Loss, MemberData, Samples, TrainingConfig, fit_members
 
@@ -44,7 +42,7 @@ _BLOCK_ROWS = 4096
 _LARGEST_SCORE = 8.0
 # Where the model is surer than this on average, differences of its log-loss are measured against this.
 _LEAST_ENTROPY = 0.2
-_USAGE_ROWS = 500  # to count leaves reached
+_MIN_TABLE_ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -70,69 +68,6 @@ class Limits:
             raise ValueError(f"max_loss must be a number above 0, or None; got {self.max_loss!r}.")
 
 
-@dataclass(frozen=True)
-class CompressedSize:
-    """What one model takes, and how good it is.
-
-    Attributes
-    ----------
-    n_trees, n_parameters, n_bytes : int
-        Trees and stored numbers; bytes of the model file.
-    leaves_reached : float
-        Leaves of a tree that a row reaches, on average.
-    microseconds_per_row : float
-        Time of a prediction in bulk, with one thread.
-    score, standard_error : float
-        Accuracy or R² on rows that the teaching did not see; NaN without y.
-    """
-
-    n_trees: int
-    n_parameters: int
-    n_bytes: int
-    leaves_reached: float
-    microseconds_per_row: float
-    score: float = float("nan")
-    standard_error: float = float("nan")
-
-
-@dataclass(frozen=True)
-class Compression:
-    """What `compress` did.
-
-    Attributes
-    ----------
-    before, after : CompressedSize
-    metric : {"accuracy", "r2"}
-    agreement : float
-        Share of held-out rows whose predicted class is the same; of a regression, R² of the new predictions against
-        the old ones.
-    expected_loss : float
-        Expected rise of the loss on held-out rows if the old predictions are right: of the log-loss relative to the old
-        model's; of a regression, mean squared difference relative to the variance of predictions.
-    tried : list of dict
-        "n_trees", "n_parameters" and "expected_loss" of each ensemble that was tried.
-    """
-
-    before: CompressedSize
-    after: CompressedSize
-    metric: str
-    agreement: float
-    expected_loss: float
-    tried: list[dict[str, float]]
-
-    def __str__(self) -> str:
-        old, new = self.before, self.after
-        text = (
-            f"{old.n_parameters:,} to {new.n_parameters:,} parameters ({old.n_parameters / new.n_parameters:.0f} times "
-            f"fewer), {old.n_bytes:,} to {new.n_bytes:,} bytes, {old.leaves_reached:.1f} to {new.leaves_reached:.1f} "
-            f"leaves reached, {old.microseconds_per_row:.1f} to {new.microseconds_per_row:.1f} us per row; "
-            f"agreement {self.agreement:.2%}"
-        )
-        if np.isnan(old.score):
-            return text
-        return f"{text}; {self.metric} {old.score:.4f} to {new.score:.4f} (standard error {new.standard_error:.4f})"
-
-
 @dataclass(frozen=True, eq=False)
 class Student:
     """One attempt: the taught model, and its expected loss on held-out rows."""
@@ -147,7 +82,51 @@ class Student:
         return stored_parameters(self.model)
 
 
+def can_teach(model: Model, n_rows: int) -> bool:
+    """Whether a table of so many rows is enough to teach a small model from this one."""
+    return n_rows >= _MIN_TABLE_ROWS and bool(model.preprocessor.lookups)
+
+
 def compress_model(
+    model: Model,
+    table: Table,
+    targets: NDArray[Any] | None,
+    limits: Limits,
+    *,
+    monotonic_cst: Any = None,
+    seed: int,
+    n_threads: int | None = None,
+) -> tuple[Model, Compression]:
+    """One small model that predicts almost what a model predicts, and what that cost.
+
+    Parameters
+    ----------
+    model : Model
+    table : Table
+        Rows like those that will be predicted, with the columns of the model.
+    targets : ndarray [n] or [n, t], optional
+        Their targets, as the caller gave them.
+    limits : Limits
+    monotonic_cst : object
+        Constraints that the model was fitted with.
+    seed : int
+    n_threads : int, optional
+    """
+    if table.n_rows < _MIN_TABLE_ROWS:
+        raise ValueError(f"compress needs at least {_MIN_TABLE_ROWS} rows of X; got {table.n_rows}.")
+    if targets is not None and len(targets) != table.n_rows:
+        raise ValueError(f"X and y must have the same number of rows; got {table.n_rows} and {len(targets)}.")
+    program = model.program
+    chosen = restrict_monotone(monotonic_cst, program.given_columns or program.column_names, program.places)
+    signs = monotone_signs(chosen, model.preprocessor, model.head.task, (LOOKUP,))
+    base = model.preprocessor.read(table)
+    best, tried, held_out = teach_students(model, base, limits, seed=seed, n_threads=n_threads, signs=signs)
+    measured = None if targets is None else targets[held_out]
+    sizes = [{"n_trees": s.n_trees, "n_parameters": s.n_parameters, "expected_loss": s.expected_loss} for s in tried]
+    return best.model, compare(model, best.model, sizes, best.expected_loss, table.take(held_out), measured)
+
+
+def teach_students(
     model: Model,
     base: NDArray[np.float32],
     limits: Limits,
@@ -195,11 +174,6 @@ def _sizes(limits: Limits) -> Iterator[tuple[int, float, int]]:
     yield from _SIZES[_AUTO_FIRST if is_auto else 0 :]
 
 
-def stored_parameters(model: Model) -> int:
-    """Numbers that a model stores; see `softwood.model.parameter_counts`."""
-    return count_parameters(model, float("nan")).stored
-
-
 def expected_loss(head: Head, scores: NDArray[np.float64], of_student: NDArray[np.float64]) -> float:
     """How much worse a student is on average if the model's predictions are right, relative to the model's own loss.
 
@@ -241,8 +215,6 @@ def _prepare(model: Model, base: NDArray[np.float32], seed: int, n_threads: int 
     order = random.permutation(len(base))
     n_held_out = max(1, round(_HELD_OUT_SHARE * len(base)))
     kept, held_out = base[order[n_held_out:]], base[order[:n_held_out]]
-    if not len(kept):
-        raise ValueError("compress needs at least 2 rows of X; got 1.")
     n_rows = min(_MAX_ROWS, max(_MIN_ROWS, 4 * len(base)))
     made = [made_up_rows(model.preprocessor, rows, round(n_rows * share), random)
             for rows, share in ((kept, 1 - _HELD_OUT_SHARE), (held_out, _HELD_OUT_SHARE))]  # fmt: skip
@@ -341,57 +313,3 @@ def _places(preprocessor: Preprocessor, base: NDArray[np.float32]) -> NDArray[np
             spread = values[known].std() or 1.0
             place[known, j] = ((values[known] - values[known].mean()) / spread).clip(-1e6, 1e6)
     return place
-
-
-# What it did --------------------------------------------------------------------------------------------------------
-
-
-def compare(before: Model, best: Student, tried: list[Student], X: Table, y: NDArray[Any] | None) -> Compression:
-    """Measure two models on rows that the teaching did not see, with their targets if these are known."""
-    is_regression = before.head.task == "regression"
-    old, new = before.predict(X), best.model.predict(X)
-    if is_regression:
-        agreement = 1 - float(np.mean((new - old) ** 2)) / max(float(np.var(old, axis=0).mean()), 1e-300)
-    else:
-        agreement = float(np.mean(_same_rows(new, old)))
-    return Compression(
-        before=_size(before, X, old, y),
-        after=_size(best.model, X, new, y),
-        metric="r2" if is_regression else "accuracy",
-        agreement=agreement,
-        expected_loss=best.expected_loss,
-        tried=[{"n_trees": s.n_trees, "n_parameters": s.n_parameters, "expected_loss": s.expected_loss} for s in tried],
-    )
-
-
-def _size(model: Model, X: Table, predicted: NDArray[Any], y: NDArray[Any] | None) -> CompressedSize:
-    from softwood.explain import usage
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "model.safetensors")
-        model.save(path)
-        n_bytes = os.path.getsize(path)
-    some = X.rows(0, min(X.n_rows, _USAGE_ROWS))
-    reached = usage(model, some).mean_reachable_leaves
-    n_trees = sum(len(member.trees.leaf_weight) for member in model.members)
-    score, error = (np.nan, np.nan) if y is None else _score(model, predicted, y)
-    seconds = min(timeit.repeat(lambda: model.raw_scores(X, n_threads=1), number=1, repeat=3))
-    return CompressedSize(
-        n_trees, stored_parameters(model), n_bytes, float(np.mean(np.concatenate(reached))),
-        1e6 * seconds / X.n_rows, score, error,
-    )  # fmt: skip
-
-
-def _same_rows(labels: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether the class [n], or all labels [n, k], of each row are the same."""
-    return np.asarray((labels == others).reshape(len(labels), -1).all(axis=1))
-
-
-def _score(model: Model, predicted: NDArray[Any], y: NDArray[Any]) -> tuple[float, float]:
-    """Accuracy or R², and its standard error over rows."""
-    if model.head.task != "regression":
-        right = _same_rows(predicted, y)
-        return float(right.mean()), float(right.std() / len(right) ** 0.5)
-    y = np.asarray(y, dtype=np.float64).reshape(predicted.shape)
-    errors = ((y - predicted) ** 2 / max(float(np.var(y, axis=0).mean()), 1e-300)).reshape(len(y), -1).mean(axis=1)
-    return float(1 - errors.mean()), float(errors.std() / len(errors) ** 0.5)

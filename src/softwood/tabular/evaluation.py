@@ -1,9 +1,10 @@
-"""Evaluation sets of a fit in, what judges each epoch out; see `softwood.training.judge`."""
+"""Evaluation sets of a fit in, checked tables and what judges each epoch out; see `softwood.training.judge`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,47 @@ from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
 from softwood.training.judge import EvaluationSet, Judge, Metric
 from softwood.training.samples import MemberData
+
+
+def read_evaluation_sets(
+    eval_set: Any, read: Callable[[Any], Table], make_problem: Callable[[Any, int, Any], Problem], *, has_offset: bool
+) -> list[tuple[Table, Problem]]:
+    """Tables and targets of the argument `eval_set` of a fit: a tuple, a list of them, or None.
+
+    Parameters
+    ----------
+    eval_set : object
+    read : callable
+        Reads a table with the columns of the fit.
+    make_problem : callable
+        Checks targets: makes a problem of y, the number of rows and weights.
+    has_offset : bool
+        Whether the rows of the fit have an offset.
+    """
+    if eval_set is None:
+        return []
+    sets = eval_set if isinstance(eval_set, list) else [eval_set]
+    found = [_read_evaluation_set(one, read, make_problem) for one in sets]
+    if any((problem.offset is not None) != has_offset for _, problem in found):
+        raise ValueError(
+            "Rows of an eval_set must have an offset if those of X have one, and only then: give a tuple "
+            "(X, y, sample_weight, offset), with None for weights of 1."
+        )
+    return found
+
+
+def _read_evaluation_set(
+    one: Any, read: Callable[[Any], Table], make_problem: Callable[[Any, int, Any], Problem]
+) -> tuple[Table, Problem]:
+    if not isinstance(one, tuple) or len(one) not in (2, 3, 4):
+        length = f" of length {len(one)}" if hasattr(one, "__len__") else ""
+        raise ValueError(
+            "eval_set must be a tuple (X, y), (X, y, sample_weight) or (X, y, sample_weight, offset), or a list of "
+            f"such tuples; got {type(one).__name__}{length}."
+        )
+    X, y, weight, offset = (*one, None, None)[:4]
+    table = read(X)
+    return table, make_problem(y, table.n_rows, weight).with_offset(offset)
 
 
 def join_evaluation_sets(

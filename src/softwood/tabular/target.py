@@ -194,6 +194,13 @@ def score_units(head: Head, n_scores: int) -> NDArray[np.float64]:
     return np.repeat(head.target_scale, n_scores // len(head.target_scale))
 
 
+def add_offset(head: Head, scores: NDArray[np.float64], offset: Any) -> NDArray[np.float64]:
+    """Raw scores [n, k] with offsets, in the units of the target, added to them."""
+    k = scores.shape[1]
+    n_targets = k if head.target_scale is None else len(head.target_scale)
+    return scores + offset_matrix(offset, len(scores), n_targets, k) / score_units(head, k)
+
+
 def classification_problem(
     y: Any,
     n_rows: int,

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, load
+from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
+from softwood.loading import load
 from softwood.model.linear_form import linear_form
 from softwood.model.model import Model, model_of
 from softwood.model.parts import BatchNorm, ModelMember, Trees
