@@ -84,6 +84,35 @@ def test_columns_of_an_eval_set_are_matched_by_name(table):
         TreeEnsembleRegressor(**settings).fit(table, y, eval_set=(table.rename(columns={"a": "z"}), y))
 
 
+@pytest.mark.parametrize("settings", [{}, {"max_columns": 2}], ids=["all columns", "some columns"])
+def test_columns_whose_names_are_numbers_are_put_in_order(settings):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(80, 3)), columns=[3, 5, 9])
+    y, turned = frame[3] - 2 * frame[9], frame[[9, 3, 5]]
+    options = {"n_members": 1, "n_trees": 4, "max_epochs": 5, "random_state": 0, **settings}
+    plain = TreeEnsembleRegressor(**options).fit(frame, y, eval_set=(frame[:20], y[:20]))
+    other = TreeEnsembleRegressor(**options).fit(frame, y, eval_set=(turned[:20], y[:20]))
+    assert other.history_["validation_loss"] == plain.history_["validation_loss"]
+    expected = plain.predict(frame)
+    for read in (plain.predict, plain.predictor().predict, plain.model_.predict):
+        np.testing.assert_array_equal(read(turned), expected)
+    np.testing.assert_array_equal(
+        plain.predict(frame.set_axis([0, 1, 2], axis=1)), expected
+    )  # other names: by position
+
+
+@pytest.mark.parametrize(
+    ("X", "remedy"),
+    [(pl.LazyFrame({"a": [1.0], "b": [2.0]}), r"got LazyFrame. Compute it first: X.collect\(\)."),
+     ("table.csv", "got str. Read the file first, for example with pandas."),
+     ({"a": [1.0]}, r"got dict. Make one of it: pandas.DataFrame\(X\).")],
+    ids=["lazy", "path", "dict"],
+)  # fmt: skip
+def test_what_is_no_table_in_memory_is_refused_with_the_remedy(fitted, X, remedy):
+    for read in (lambda X: TreeEnsembleRegressor().fit(X, [1.0]), fitted.predict, fitted.predictor().predict):
+        with pytest.raises(TypeError, match=remedy):
+            read(X)
+
+
 @pytest.mark.parametrize("container", [pd.DataFrame, pl.from_pandas], ids=["pandas", "polars"])
 def test_a_frame_of_numbers_is_read_at_once(monkeypatch, container):
     rng = np.random.default_rng(0)

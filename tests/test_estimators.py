@@ -468,9 +468,15 @@ def test_resume_without_a_seed_takes_that_of_the_checkpoint(tmp_path):
 
 def test_the_path_of_a_checkpoint_is_tried_before_training(tmp_path):
     X, y = load_diabetes(return_X_y=True)
-    for path in (tmp_path / "nowhere" / "run.ckpt", tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "run.ckpt")
+    for path in (tmp_path / "nowhere" / "run.ckpt", tmp_path, "/dev/full", tmp_path / "link"):
         with pytest.raises(OSError, match="checkpoint must be a path that can be written to"):
             TreeEnsembleRegressor(max_epochs=10_000, patience=None).fit(X, y, checkpoint=path)
+
+
+def test_resume_needs_a_checkpoint():
+    with pytest.raises(ValueError, match="resume=True needs the file to go on from; got checkpoint=None"):
+        TreeEnsembleRegressor(**QUICK).fit(X_DIABETES, Y_DIABETES, resume=True)
 
 
 def test_a_checkpoint_that_cannot_be_saved_is_a_warning(tmp_path):

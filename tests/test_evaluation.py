@@ -59,6 +59,24 @@ def test_losses_in_python_are_those_of_the_core(name):
     np.testing.assert_allclose([record.validation_loss for record in trained.history], seen, rtol=1e-6)
 
 
+def test_a_tuple_of_evaluation_sets_is_as_good_as_a_list():
+    sets = (X[:60], Y[:60]), (X[60:], Y[60:])
+    histories = [TreeEnsembleClassifier(**SETTINGS).fit(X, Y, eval_set=some).history_ for some in (sets, list(sets))]
+    for name in ("validation_0_loss", "validation_1_loss", "validation_loss"):
+        assert histories[0][name] == histories[1][name]
+
+
+@pytest.mark.parametrize(
+    ("metric", "error", "message"),
+    [("roc_auc", ValueError, "eval_metric 'roc_auc' must give a number.*With more than two classes, try 'roc_auc_ovr'"),
+     (lambda y: 0.0, TypeError, "eval_metric '<lambda>' must give a number.*takes 1 positional argument"),
+     (lambda y, p: "good", ValueError, "eval_metric '<lambda>' must give a number.*it failed: could not convert")],
+)  # fmt: skip
+def test_metrics_that_fail_are_named(metric, error, message):
+    with pytest.raises(error, match=message):
+        TreeEnsembleClassifier(eval_metric=metric, **SETTINGS).fit(X, THREE)
+
+
 def share_right(model, x, y):
     return np.mean((model.predict_proba(x)[:, 1] > 0.6) == y)
 

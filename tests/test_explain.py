@@ -14,7 +14,7 @@ from softwood import explain, ops
 from softwood.explain.split_rules import SplitRule, _table_terms, feature_name, split_rule
 from softwood.model.importance import shared_stakes
 from softwood.model.lookup_trees import LookupTrees, round_tables
-from softwood.model.member_rows import _LinearRows
+from softwood.model.member_rows import _LinearRows, _LookupRows
 from softwood.model.program import Link, PredictionHead, Program, TableColumn
 from softwood.tabular.base_columns import Code, Value
 from softwood.tabular.lookups import Lookup
@@ -83,6 +83,21 @@ def test_contributions_of_columns_add_up_for_any_background(fitted, table):
     np.testing.assert_allclose(found.base, scores.mean(axis=0), **SINGLE)
     one = explain.column_contributions(fitted, table.iloc[:1])
     np.testing.assert_allclose(one.base + one.values.sum(axis=1), scores[:1], **SINGLE)
+
+
+def test_the_time_of_contributions_is_linear_in_the_number_of_splits(monkeypatch):
+    """Each split's tables are read once per set of rows, however deep its tree is."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    model = softwood.TreeEnsembleRegressor(**SMALL | {"n_members": 1, "n_trees": 1, "depth": 6}).fit(X, X[:, 0])
+    read = []
+    tables = _LookupRows._tables
+    monkeypatch.setattr(_LookupRows, "_tables", lambda *args: read.append(args) or tables(*args))
+    explain.column_contributions(model, X[:3], background=X)
+    assert 0 < len(read) <= 2 * (2**6 - 1)
+    read.clear()
+    explain.column_contributions(model, X[:1])  # its own background: usual in every column
+    assert 0 < len(read) <= 3 * (2**6 - 1)
 
 
 def test_only_columns_that_are_used_contribute():

@@ -28,7 +28,7 @@ def test_scale_of_targets_does_not_matter(loss, scale):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("value", [5.0, -7e299, 3e-300, 0.0])
+@pytest.mark.parametrize("value", [5.0, -7e299, 3e-300, 5e-324, 0.0])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_constant_target_is_predicted(loss, value):
     value = abs(value) if loss in POSITIVE else value
@@ -36,7 +36,7 @@ def test_a_constant_target_is_predicted(loss, value):
         return
     predicted = TreeEnsembleRegressor(loss=loss, **SETTINGS).fit(X, np.full(80, value)).predict(X)
     tolerance = 2e-3 if loss in POSITIVE else 1e-8
-    np.testing.assert_allclose(predicted, value, rtol=tolerance, atol=1e-8 if value == 0 else 0)
+    np.testing.assert_allclose(predicted, value, rtol=tolerance, atol=1e-8 if value == 0 else 1e-306)
 
 
 def test_targets_beyond_the_range_are_refused():
@@ -47,6 +47,12 @@ def test_targets_beyond_the_range_are_refused():
 @pytest.mark.parametrize("quantiles", [(0.1, 1.5), (0.0,), (-1.0,), ()])
 def test_quantiles_outside_of_the_open_interval_are_refused(quantiles):
     with pytest.raises(ValueError, match="quantiles must lie between 0 and 1; got"):
+        TreeEnsembleRegressor(loss=Loss("quantile", quantiles=quantiles), **SETTINGS).fit(X, Y)
+
+
+@pytest.mark.parametrize("quantiles", [0.5, "half", ("a", 0.5), None])
+def test_quantiles_that_are_no_tuple_of_numbers_are_refused(quantiles):
+    with pytest.raises(ValueError, match=r"quantiles must be a tuple of numbers, such as \(0.1, 0.9\); got"):
         TreeEnsembleRegressor(loss=Loss("quantile", quantiles=quantiles), **SETTINGS).fit(X, Y)
 
 

@@ -171,6 +171,20 @@ def test_labels_that_are_missing_or_dates_are_refused_with_the_remedy():
             softwood.TreeEnsembleClassifier(**TINY).fit(frame, y)
     with pytest.raises(ValueError, match=r"y must hold class labels; got dates or durations\. Convert them to texts"):
         softwood.TreeEnsembleClassifier(**TINY).fit(frame, pd.date_range("2020", periods=4))
+    with pytest.raises(ValueError, match=r"y must hold numbers; got dates or durations\. Convert them"):
+        softwood.TreeEnsembleRegressor(**TINY).fit(frame, pd.date_range("2020", periods=4))
+
+
+def test_labels_that_are_objects():
+    frame = pd.DataFrame({"x": np.arange(40.0)})
+    for y in (np.arange(40) < 20, np.arange(40) // 20 + 3):
+        plain = softwood.TreeEnsembleClassifier(**TINY).fit(frame, y)
+        objects = softwood.TreeEnsembleClassifier(**TINY).fit(frame, y.astype(object))
+        assert objects.classes_.dtype == plain.classes_.dtype
+        np.testing.assert_array_equal(objects.predict_proba(frame), plain.predict_proba(frame))
+    for y, kind in ((pd.cut(frame["x"], 2), "Interval"), (pd.Series([(0, 1), 2] * 20), "int and tuple")):
+        with pytest.raises(ValueError, match=rf"texts, whole numbers or truth values; got {kind}\. Convert them to te"):
+            softwood.TreeEnsembleClassifier(**TINY).fit(frame, y)
 
 
 def test_all_ids_are_named_at_once():

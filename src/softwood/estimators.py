@@ -30,7 +30,7 @@ from softwood.tabular.compression import Compression
 from softwood.tabular.evaluation import read_evaluation_sets
 from softwood.tabular.fit import FitResult, RunOptions, restart
 from softwood.tabular.selection import train_on_selected, train_on_selected_piece
-from softwood.tabular.table import Table, read_table, resolve_columns, resolve_kinds
+from softwood.tabular.table import Table, read_table, require_table, resolve_columns, resolve_kinds
 from softwood.tabular.target import Problem, TargetKind, add_offset, has_several_columns
 from softwood.threads import threads_for
 from softwood.training import TrainedMember
@@ -131,7 +131,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         validation = read_evaluation_sets(
             eval_set, self._reader_like(table), partial(self._problem, first=False), has_offset=offset is not None
         )
-        seed = None if checkpoint is None else prepare_checkpoint(checkpoint, resume=resume)
+        seed = prepare_checkpoint(checkpoint, resume=resume)
         seed = self._seed() if seed is None or self.random_state is not None else seed
         run = RunOptions(seed, threads_for(self.n_jobs), checkpoint, resume, checkpoint_every, self._fit_members())
         fitted = train_on_selected(table, problem, params, run, validation=validation, previous=previous)
@@ -202,6 +202,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             declared = dict.fromkeys(resolve_columns(self.categorical_features, table), "category")
             declared |= resolve_kinds(self.column_kinds, table)
             return read_table(table, declared=declared) if declared else table
+        require_table(X)
         if getattr(X, "ndim", 2) == 2 and not self.model_.given_columns:  # other shapes are refused below
             validate_data(self, X, reset=False, skip_check_array=True)
         return self.model_.program.read(X)
@@ -210,7 +211,8 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         """What reads further tables with the columns of one that is about to be fitted."""
         if table.is_known:
             return self.model_.program.read
-        return partial(read_table, kinds=table.kinds, names=table.names if hasattr(self, "feature_names_in_") else None)
+        must_match = hasattr(self, "feature_names_in_")
+        return partial(read_table, kinds=table.kinds, names=table.names, must_match=must_match)
 
     def _checked(self, X: Any) -> Any:
         """X with the columns of the fit, for a method of `model_`; an error if there is no model yet."""

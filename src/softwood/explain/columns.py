@@ -156,8 +156,10 @@ def _shares(rows: MemberRows, others: MemberRows, tree: int, split: int) -> np.n
     """Shares of the columns in what a split does to each row [n, n_columns]."""
     distance = np.abs(rows.effects(tree, split) - others.effects(tree, split).mean(axis=0))
     # A row that is usual in every column of the split still needs its change accounted for.
-    weight = rows.weights(tree)[split]
-    distance[distance.sum(axis=1) <= 0] = weight if weight.any() else 1.0
+    is_usual = distance.sum(axis=1) <= 0
+    if is_usual.any():
+        weight = rows.weights(tree, split)
+        distance[is_usual] = weight if weight.any() else 1.0
     return distance / distance.sum(axis=1, keepdims=True)
 
 

@@ -107,7 +107,8 @@ def strongest_trees(model: Model, X: Any) -> list[tuple[int, int]]:
 def _column_weights(model: Model, member: int, tree: int) -> NDArray[np.float64]:
     """Share of each column in what each split looks at [2^d - 1, n_columns]: in weights, or in ranges of tables."""
     no_rows = np.zeros((0, len(model.program.base)), dtype=np.float32)
-    weights = member_rows(model, member, no_rows).weights(tree)
+    rows = member_rows(model, member, no_rows)
+    weights = np.array([rows.weights(tree, split) for split in range(rows.leaf_weight.shape[1] - 1)])
     return weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
 
 

@@ -47,8 +47,8 @@ class MemberRows:
         """What each column brings to one split [n, n_columns]."""
         raise NotImplementedError
 
-    def weights(self, tree: int) -> NDArray[np.float64]:
-        """How much the splits of a tree look at each column [2^d - 1, n_columns], whatever the rows."""
+    def weights(self, tree: int, split: int) -> NDArray[np.float64]:
+        """How much a split looks at each column [n_columns], whatever the rows."""
         raise NotImplementedError
 
     def n_read(self, tree: int) -> NDArray[np.int64]:
@@ -92,8 +92,8 @@ class _LinearRows(MemberRows):
     def effects(self, tree: int, split: int) -> NDArray[np.float64]:
         return (self._x * self._weight[tree, split]) @ self._is_column
 
-    def weights(self, tree: int) -> NDArray[np.float64]:
-        return np.abs(self._weight[tree]) @ self._is_column
+    def weights(self, tree: int, split: int) -> NDArray[np.float64]:
+        return np.abs(self._weight[tree, split]) @ self._is_column
 
     def n_read(self, tree: int) -> NDArray[np.int64]:
         return np.count_nonzero(self._weight[tree], axis=1) + 1
@@ -152,11 +152,10 @@ class _LookupRows(MemberRows):
             found[:, self._column[lookup]] += values[entry] * (1 - fraction) + values[following] * fraction
         return found
 
-    def weights(self, tree: int) -> NDArray[np.float64]:
-        found = np.zeros((self._trees.split_bias.shape[1], self.n_columns))
-        for split, of_split in enumerate(found):
-            for lookup, values in self._tables(tree, split):
-                of_split[self._column[lookup]] += np.ptp(values)
+    def weights(self, tree: int, split: int) -> NDArray[np.float64]:
+        found = np.zeros(self.n_columns)
+        for lookup, values in self._tables(tree, split):
+            found[self._column[lookup]] += np.ptp(values)
         return found
 
     def n_read(self, tree: int) -> NDArray[np.int64]:

@@ -186,10 +186,10 @@ class Program:
 
     def read(self, X: Any) -> Table:
         """A table with this program's columns, matched by name where both have names; an error if they do not fit."""
-        names = self.column_names if self.has_column_names else None
+        must_match = self.has_column_names
         if not self.given_columns:
-            return read_table(X, kinds=self.kinds, names=names)
-        return read_part(X, kinds=self.kinds, names=names, places=self.places, n_given=len(self.given_columns))
+            return read_table(X, kinds=self.kinds, names=self.column_names, must_match=must_match)
+        return read_part(X, kinds=self.kinds, places=self.places, given=self.given_columns, must_match=must_match)
 
     @cached_property
     def places(self) -> tuple[int, ...]:

@@ -34,7 +34,8 @@ def read_evaluation_sets(
     """
     if eval_set is None:
         return []
-    sets = eval_set if isinstance(eval_set, list) else [eval_set]
+    is_several = isinstance(eval_set, list) or (isinstance(eval_set, tuple) and all(map(_is_pair, eval_set)))
+    sets = list(eval_set) if is_several else [eval_set]
     found = [_read_evaluation_set(one, read, make_problem) for one in sets]
     if any((problem.offset is not None) != has_offset for _, problem in found):
         raise ValueError(
@@ -42,6 +43,11 @@ def read_evaluation_sets(
             "(X, y, sample_weight, offset), with None for weights of 1."
         )
     return found
+
+
+def _is_pair(one: Any) -> bool:
+    """Whether something is an evaluation set, and not the rows of one."""
+    return isinstance(one, tuple) and len(one) in (2, 3, 4) and len(getattr(one[0], "shape", ())) == 2
 
 
 def _read_evaluation_set(

@@ -18,6 +18,7 @@ What the columns *mean* to a model is left to `softwood.tabular.columns`.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -130,6 +131,7 @@ def read_table(
     *,
     kinds: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
+    must_match: bool = True,
     categorical: Iterable[int] = (),
     declared: Mapping[int, str] | None = None,
 ) -> Table:
@@ -142,8 +144,10 @@ def read_table(
     kinds : sequence of str, optional
         Kinds of a table seen earlier: the columns are taken to have these, whatever their present type.
     names : sequence of str, optional
-        Names of the columns of a table seen earlier. If X has names too, its columns are put into this order, and
-        missing or further ones are an error.
+        Names of the columns of a table seen earlier. If X has names too, its columns are put into this order.
+    must_match : bool, default=True
+        Whether missing and further names are an error. If not, a table with other names is read by position: labels of
+        columns that are numbers, as pandas has them, often say no more than that.
     categorical : iterable of int, optional
         Columns that are categories whatever their type. Ignored if `kinds` is given.
     declared : mapping of int to str, optional
@@ -165,7 +169,8 @@ def read_table(
     declared = {**dict.fromkeys(categorical, "category"), **(declared or {})}
     table = _read_container(X)
     if names is not None and table.names is not None and table.names != tuple(names):
-        table = table.select(_places(table.names, names))
+        is_read_by_name = must_match or set(table.names) == set(names)
+        table = table.select(_places(table.names, names)) if is_read_by_name else table
     if kinds is None:
         known = table.kinds if isinstance(X, Table) or table.columns is None else (None,) * table.n_columns
         return replace(table, kinds=tuple(_find_kind(table, j, declared.get(j, kind)) for j, kind in enumerate(known)))
@@ -174,30 +179,42 @@ def read_table(
     return replace(table, kinds=tuple(kinds), is_known=True)
 
 
-def read_part(
-    X: Any, *, kinds: Sequence[str], names: Sequence[str] | None, places: Sequence[int], n_given: int
-) -> Table:
-    """Read a table of which a model needs some columns: all `n_given` columns of the fit, or those at `places` alone.
+def read_part(X: Any, *, kinds: Sequence[str], places: Sequence[int], given: Sequence[str], must_match: bool) -> Table:
+    """Read a table of which a model needs some columns: all the `given` columns of the fit, or those at `places` alone.
 
-    Columns are found by name where both the model and X have names; further ones are not read. `kinds` and `names` are
-    those of the needed columns.
+    Columns are found by name where both the model and X have names (`must_match`); further ones are not read. `kinds`
+    are those of the needed columns.
     """
     table = _read_container(X)
-    if names is not None and table.names is not None:
+    n_given, names = len(given), [given[j] for j in places]
+    if must_match and table.names is not None:
         known = set(names)
         table = table.select([j for j, name in enumerate(table.names) if name in known])
     elif table.n_columns == n_given:
-        table = table.select(places)
+        is_known = table.names is not None and set(table.names) == set(given)
+        table = table.select(_places(table.names, given) if is_known and table.names else range(n_given)).select(places)
     elif table.n_columns != len(places):
         raise ValueError(
             f"X must have the {len(places)} columns that the model reads, or all {n_given}, as at fit; got "
             f"{table.n_columns}."
         )
-    return read_table(table, kinds=kinds, names=names)
+    return read_table(table, kinds=kinds, names=names, must_match=must_match)
+
+
+def require_table(X: Any) -> None:
+    """Raise a TypeError for what looks like a table to its owner, but holds no cells in memory."""
+    what = type(X).__name__
+    if isinstance(X, (str, bytes, os.PathLike)):
+        raise TypeError(f"X must be a table in memory; got {what}. Read the file first, for example with pandas.")
+    if isinstance(X, Mapping):
+        raise TypeError(f"X must be an array or a data frame; got {what}. Make one of it: pandas.DataFrame(X).")
+    if what == "LazyFrame":
+        raise TypeError(f"X must be a table in memory; got {what}. Compute it first: X.collect().")
 
 
 def _read_container(X: Any) -> Table:
     """Read X without looking for the kinds of its columns."""
+    require_table(X)
     return X if isinstance(X, Table) else _read_frame(X) if is_frame(X) else _read_matrix(X)
 
 

@@ -27,6 +27,8 @@ SCALED_LOSSES = ("squared_error", "absolute_error", "huber", "quantile")
 _LARGEST_TARGET = 1e300
 # Scale of a constant target, relative to its size: predictions differ from it by less than a 1e-9th.
 _CONSTANT_SCALE = 1e-6
+# Smaller spreads, which only targets next to 0 have, would make quotients overflow.
+_SMALLEST_SCALE = 1e-306
 # Means outside of this and its reciprocal are divided out of targets whose loss has a logarithmic link.
 _LARGEST_LEVEL = 1e15
 
@@ -125,6 +127,7 @@ class Problem:
             spread = np.sqrt(np.average(np.square(y / unit - mean), axis=0, weights=weight))
             is_constant = spread <= 1e-12 * np.abs(mean)
             scale = np.where(is_constant, 1 / unit if is_piece else _CONSTANT_SCALE, spread) * unit
+            scale = np.maximum(scale, _SMALLEST_SCALE)
             mean = mean * unit
         elif self.loss.link is Link.EXPONENTIAL:
             level = np.average(y / unit, axis=0, weights=weight) * unit
@@ -297,8 +300,22 @@ def class_labels(y: Any) -> np.ndarray:
     if y.dtype.kind == "f":
         assert_all_finite(y, input_name="y")
     _check_labels(y)
+    if y.dtype.kind == "O" and not any(isinstance(label, str) for label in y):
+        y = _plain_labels(y)
     check_classification_targets(y)
     return y
+
+
+def _plain_labels(y: np.ndarray) -> np.ndarray:
+    """Truth values or whole numbers that came as objects; an error for other objects."""
+    for kind in (bool, int):
+        if all(isinstance(label, (kind, np.bool_ if kind is bool else np.integer)) for label in y):
+            return y.astype(kind)
+    found = sorted({type(label).__name__ for label in y})
+    raise ValueError(
+        f"y must hold class labels: texts, whole numbers or truth values; got {' and '.join(found)}. Convert them to "
+        "texts: y.astype(str)."
+    )
 
 
 def _class_weights(class_weight: Any, y: np.ndarray) -> NDArray[np.float64]:
@@ -315,6 +332,8 @@ def regression_problem(y: Any, n_rows: int, sample_weight: Any = None, *, loss: 
     """Check targets [n] or [n, t] and weights."""
     if y is None:
         raise ValueError("A regressor requires y to be passed, but the target y is None.")
+    if getattr(getattr(y, "dtype", None), "kind", "") in ("m", "M"):
+        raise ValueError("y must hold numbers; got dates or durations. Convert them, for example to days since one.")
     y = check_array(y, dtype=np.float64, ensure_2d=False, input_name="y")
     if y.ndim == 2 and y.shape[1] == 1:
         y = column_or_1d(y, warn=True)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from softwood.model.container import ModelFileError
 from softwood.model.file_checks import is_whole, require
-from softwood.model.whole_file import write_whole
+from softwood.model.whole_file import require_regular, write_whole
 from softwood.training.checkpoint_checks import check_checkpoint
 from softwood.training.samples import EpochRecord, MemberData
 from softwood.training.state import MemberState
@@ -107,15 +107,20 @@ def read_checkpoint(
     return int(metadata["next_epoch"])
 
 
-def prepare_checkpoint(path: str | os.PathLike[str], *, resume: bool) -> int | None:
+def prepare_checkpoint(path: str | os.PathLike[str] | None, *, resume: bool) -> int | None:
     """Check before training that the file can be written, and return the seed of the run to resume, if there is one.
 
     A fit may have two checkpoints, the first of which has the suffix ".first".
     """
-    folder = os.path.dirname(os.path.abspath(path))
+    if path is None:
+        if resume:
+            raise ValueError("resume=True needs the file to go on from; got checkpoint=None. Name it with checkpoint.")
+        return None
+    folder = os.path.dirname(os.path.realpath(path))
     try:
         if os.path.isdir(path):
             raise IsADirectoryError(f"it is a directory: {os.fspath(path)!r}")
+        require_regular(os.path.realpath(path))
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from softwood.model.parts import Head
 
+# What scikit-learn calls the metrics for more than two classes, by the name of that for two.
+_FOR_SEVERAL_CLASSES = {"roc_auc": "roc_auc_ovr", "f1": "f1_macro", "precision": "precision_macro"}
+_FOR_SEVERAL_CLASSES |= {"recall": "recall_macro", "jaccard": "jaccard_macro"}
+
 
 @dataclass(frozen=True, eq=False)
 class Metric:
@@ -89,7 +93,7 @@ class Judge:
                 loss = self.head.loss.value(part, some.trained_y, some.weight)
                 metrics[f"validation_{i}_loss"] = loss
             if self.metric is not None:
-                value = float(self.metric.function(self.head, some.y, part, some.weight))
+                value = self._measure(self.metric, some, part)
                 if len(self.sets) > 1:
                     metrics[f"validation_{i}_{self.metric.name}"] = value
         if self.metric is None or value is None:
@@ -100,6 +104,18 @@ class Judge:
                 "occur among them, and is the metric one for this kind of target?"
             )
         return Judgement(-value if self.metric.greater_is_better else value, loss, value, metrics)
+
+    def _measure(self, metric: Metric, some: EvaluationSet, scores: np.ndarray) -> float:
+        try:
+            return float(metric.function(self.head, some.y, scores, some.weight))
+        except (TypeError, ValueError) as error:
+            hint = ""
+            if self.head.task == "multiclass" and metric.name in _FOR_SEVERAL_CLASSES:
+                hint = f" With more than two classes, try {_FOR_SEVERAL_CLASSES[metric.name]!r}."
+            raise type(error)(
+                f"eval_metric {metric.name!r} must give a number for the true and predicted values of the validation "
+                f"rows; it failed: {error}{hint}"
+            ) from error
 
 
 def resolve_metric(chosen: Any) -> Metric | None:

@@ -7,8 +7,9 @@ while training are the core's; this module has what is done once per fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -91,6 +92,8 @@ class Loss:
             raise ValueError(f"label_smoothing must be at least 0 and below 1; got {self.label_smoothing}.")
         if not self.delta > 0:
             raise ValueError(f"delta must be positive; got {self.delta}.")
+        if not isinstance(self.quantiles, Sequence) or not all(isinstance(q, Real) for q in self.quantiles):
+            raise ValueError(f"quantiles must be a tuple of numbers, such as (0.1, 0.9); got {self.quantiles!r}.")
         if not self.quantiles or not all(0 < q < 1 for q in self.quantiles):
             raise ValueError(f"quantiles must lie between 0 and 1; got {self.quantiles}.")
         if not 1 < self.power < 2:
