@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from safetensors import safe_open
+from sklearn.metrics import log_loss, roc_auc_score
 
 import softwood
 
 pytest.importorskip("distributed")
 dd = pytest.importorskip("dask.dataframe")
 import dask.array as da  # noqa: E402
-from distributed import Client, LocalCluster  # noqa: E402
+from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
 
 from softwood.dask import DaskTreeEnsembleClassifier, DaskTreeEnsembleRegressor  # noqa: E402
 
@@ -27,7 +28,7 @@ FEW = {"n_members": 3, "max_epochs": 4, "random_state": 0}
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, timeout=60) as client,
     ):
         yield client
@@ -144,26 +145,107 @@ def shards_fit(client, frame, tmp_path_factory):
     return model, digest(model.to_local(), tmp_path_factory.mktemp("shards") / "model")
 
 
-def test_shards_give_the_same_bits_on_other_workers_and_after_a_kill(shards_fit, frame, tmp_path):
+def killer(mark):
+    """A plugin that kills the first worker that begins the second round of the second epoch on the first shard."""
+
+    class KillOnce(WorkerPlugin):
+        def transition(self, key, start, finish, **options):
+            if finish == "executing" and str(key).startswith("softwood-") and str(key).endswith("-1-0-0"):
+                try:
+                    os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    return
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return KillOnce()
+
+
+def test_shards_give_the_same_bits_after_a_worker_was_killed(client, shards_fit, frame, tmp_path):
+    mark = tmp_path / "killed"
+    client.register_plugin(killer(str(mark)), name="killer")
+    try:
+        model = DaskTreeEnsembleClassifier(**SHARDS).fit(dd.from_pandas(frame, npartitions=3), "label")
+    finally:
+        client.unregister_worker_plugin(name="killer")
+    assert mark.exists()
+    assert digest(model.to_local(), tmp_path / "model") == shards_fit[1]
+
+
+def test_shards_give_the_same_bits_on_one_and_four_workers(shards_fit, frame, tmp_path):
+    """Workers in this process, which start at once; benchmarks/scale.py does the same with processes."""
     rows = dd.from_pandas(frame, npartitions=3)
-    killed = []
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster, timeout=60) as client,
-    ):
+    options = {"threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    for n_workers in (1, 4):
+        with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
+            model = DaskTreeEnsembleClassifier(client=client, **SHARDS).fit(rows, "label")
+        assert digest(model.set_params(client=None).to_local(), tmp_path / "model") == shards_fit[1]
 
-        def kill_one(epoch):
-            if epoch.epoch == 1:
-                killed.append(next(iter(client.run(os.getpid).values())))
-                os.kill(killed[0], signal.SIGKILL)
 
-        after_kill = DaskTreeEnsembleClassifier(client=client, callbacks=[kill_one], **SHARDS).fit(rows, "label")
-        cluster.scale(1)
-        alone = DaskTreeEnsembleClassifier(client=client, **SHARDS).fit(rows, "label")
-    assert killed
-    after_kill.set_params(callbacks=None)  # parameters are saved, too
-    assert digest(after_kill.to_local(), tmp_path / "killed") == shards_fit[1]
-    assert digest(alone.to_local(), tmp_path / "alone") == shards_fit[1]
+FIT_AND_DIE = """
+import os, signal, sys
+import dask.dataframe as dd
+import pandas as pd
+from distributed import Client
+from softwood.dask import DaskTreeEnsembleClassifier
+
+def die(epoch):
+    if epoch.epoch == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+address, table, path = sys.argv[1:]
+with Client(address) as client:
+    rows = dd.from_pandas(pd.read_pickle(table), npartitions=3)
+    DaskTreeEnsembleClassifier(callbacks=[die], **{params}).fit(rows, "label", checkpoint=path, checkpoint_every=0)
+"""
+
+
+def test_a_killed_client_resumes_from_its_checkpoint_to_the_same_bits(client, shards_fit, frame, tmp_path):
+    frame.to_pickle(tmp_path / "frame")
+    path = tmp_path / "checkpoint"
+    code = FIT_AND_DIE.replace("{params}", repr(SHARDS | {"n_members": 1}))
+    command = [sys.executable, "-c", code, client.scheduler.address, str(tmp_path / "frame"), str(path)]
+    assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
+    rows = dd.from_pandas(frame, npartitions=3)
+    epochs = []
+    model = DaskTreeEnsembleClassifier(client=client, callbacks=[lambda e: epochs.append(e.epoch)], **SHARDS)
+    model.fit(rows, "label", checkpoint=path, resume=True)
+    assert epochs == [2, 3]  # the callback died before the third epoch was written
+    model.set_params(callbacks=None)
+    assert digest(model.to_local(), tmp_path / "model") == shards_fit[1]
+    other = dd.from_pandas(frame.assign(a=frame["a"] + 1), npartitions=3)
+    with pytest.raises(softwood.model.ModelFileError, match="must be of the same fit"):
+        DaskTreeEnsembleClassifier(**SHARDS).fit(other, "label", checkpoint=path, resume=True)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(softwood.model.ModelFileError, match="damaged"):
+        DaskTreeEnsembleClassifier(**SHARDS).fit(rows, "label", checkpoint=path, resume=True)
+
+
+def test_shards_choose_the_epoch_by_evaluation_sets_and_metric(client, frame):
+    rng = np.random.default_rng(1)
+    flipped = frame.assign(label=np.where(rng.random(len(frame)) < 0.2, "no", frame["label"]))
+    rows = dd.from_pandas(flipped[:1600], npartitions=2)
+    sets = [(flipped[part][["a", "b"]], flipped[part]["label"]) for part in (slice(1600, 2000), slice(2000, 2400))]
+    model = DaskTreeEnsembleClassifier(**SHARDS | {"max_epochs": 12, "patience": 2, "learning_rate": 0.02})
+    model.set_params(eval_metric="roc_auc").fit(rows.drop(columns="weight"), "label", eval_set=sets)
+    history = model.history_
+    metric = np.array(history["validation_metric"])
+    assert history["validation_metric"] == history["validation_1_roc_auc"]
+    assert model.best_epoch_[0] == metric.argmax()
+    assert len(metric) == min(12, 3 + metric.argmax())
+    share = model.to_local().predict_proba(sets[1][0])[:, 1]
+    truth = sets[1][1] == "yes"
+    assert roc_auc_score(truth, share) == pytest.approx(metric.max(), abs=2e-3)
+    assert log_loss(truth, share) == pytest.approx(history["validation_1_loss"][metric.argmax()], abs=5e-3)
+
+
+def test_shards_take_codes_for_categories_as_a_local_fit_does(client):
+    rng = np.random.default_rng(0)
+    shop, x = rng.integers(0, 300, 6000), rng.normal(size=6000)
+    y = rng.normal(size=300)[shop] + x
+    rows = dd.from_pandas(pd.DataFrame({"shop": shop, "x": x, "y": y}), npartitions=2)
+    model = DaskTreeEnsembleRegressor(**SHARDS | {"max_epochs": 2}).fit(rows, "y")
+    assert model.chosen_parameters_["column_kinds"] == {"shop": "category"}
+    assert model.model_.preprocessor.columns[0].kind == "category"
 
 
 def test_shards_learn_and_count_their_bytes(shards_fit, frame):
@@ -193,7 +275,69 @@ def test_shards_of_a_regression(client):
     assert model.to_local().score(X, y) > 0.8
 
 
-def test_shards_refuse_what_they_cannot_do(client, frame):
-    rows = dd.from_pandas(frame, npartitions=2)
-    with pytest.raises(ValueError, match="takes no eval_set, eval_metric or checkpoint"):
-        DaskTreeEnsembleClassifier(**SHARDS).fit(rows, "label", checkpoint="here")
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"l2": 0.1}, "strategy='shards' needs l2=0; got 0.1"),
+        ({"max_columns": 1}, "strategy='shards' needs max_columns=None; got 1"),
+        ({"compact": True}, r"call to_local\(\).compress\(X\) after the fit"),
+    ],
+)
+def test_shards_refuse_what_they_cannot_do(client, frame, params, message):
+    with pytest.raises(ValueError, match=message):
+        DaskTreeEnsembleClassifier(**SHARDS | params).fit(dd.from_pandas(frame, npartitions=2), "label")
+
+
+@pytest.mark.parametrize("strategy", ["members", "shards"])
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda part: part.assign(a="text"), "'a' holds numbers in partition 0 and texts in partition 1"),
+        (lambda part: part.drop(columns="a"), "partition 1 is not .*'a'"),
+        (lambda part: None, "partition 1 is not .*Parquet magic bytes not found"),
+    ],
+)
+def test_bad_files_are_told(client, frame, tmp_path, strategy, spoil, message):
+    frame[:1000].to_parquet(tmp_path / "0.parquet")
+    spoilt = spoil(frame[1000:])
+    if spoilt is None:
+        (tmp_path / "1.parquet").write_bytes(b"PAR1 and nothing else")
+    else:
+        spoilt.to_parquet(tmp_path / "1.parquet")
+    with pytest.raises(ValueError, match=message):
+        DaskTreeEnsembleClassifier(**SHARDS | {"strategy": strategy}).fit(str(tmp_path / "*.parquet"), "label")
+
+
+def test_a_first_partition_with_missing_cells_only_does_not_decide_types(client, frame):
+    first = dd.from_pandas(frame[:800].assign(b=None), npartitions=1)
+    model = DaskTreeEnsembleClassifier(**SHARDS).fit(dd.concat([first, dd.from_pandas(frame, npartitions=1)]), "label")
+    assert model.model_.preprocessor.columns[1].kind == "category"
+
+
+def test_a_worker_without_softwood_is_told(client, frame):
+    def forget():
+        import sys
+
+        sys.modules["softwood"] = None  # what follows is the error of a package that is not there
+
+    def remember():
+        import sys
+
+        del sys.modules["softwood"]
+
+    worker = next(iter(client.scheduler_info()["workers"]))
+    client.run(forget, workers=[worker])
+    try:
+        with pytest.raises(RuntimeError, match=f"worker {worker} cannot import it"):
+            DaskTreeEnsembleClassifier(**SHARDS).fit(dd.from_pandas(frame, npartitions=2), "label")
+    finally:
+        client.run(remember, workers=[worker])
+
+
+def test_a_cluster_that_loses_all_workers_is_not_waited_for(monkeypatch, frame):
+    monkeypatch.setattr("softwood.dask.collections.WORKER_TIMEOUT", 1.0)
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster, Client(cluster) as client:
+        stop = [lambda epoch: cluster.scale(0)]
+        model = DaskTreeEnsembleClassifier(client=client, callbacks=stop, **SHARDS)
+        with pytest.raises(RuntimeError, match="all have gone, and none has come for 1 s"):
+            model.fit(dd.from_pandas(frame, npartitions=2), "label")

@@ -1,16 +1,22 @@
-"""Dask collections and Parquet paths in, partitions with their targets out; checks of the cluster."""
+"""Dask collections and Parquet paths in, partitions on the workers out; checks of the cluster and of what they hold."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-# Seconds to wait for the first worker.
+# Seconds to wait for a worker: the first one, or another one when all have gone.
 WORKER_TIMEOUT = 30.0
+# Seconds between two looks at the cluster while results are awaited.
+_LOOK_EVERY = 2.0
+# Rows of a partition that say what its columns hold.
+_FIRST_ROWS = 10_000
+_NOTHING = "nothing"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +34,33 @@ class Partitions:
     weights: list[Any] | None
 
 
+@dataclass(frozen=True)
+class PartFacts:
+    """What one partition has: rows, columns by name with what they hold, and targets per row."""
+
+    n_rows: int
+    columns: tuple[tuple[str, str], ...]
+    n_targets: int
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedParts:
+    """Partitions in the memory of the workers: futures of (table, target, weight), and what they have."""
+
+    parts: list[Any]
+    facts: list[PartFacts]
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all partitions."""
+        return sum(facts.n_rows for facts in self.facts)
+
+    @property
+    def first_rows(self) -> list[int]:
+        """Number of each partition's first row in the whole table."""
+        return [0, *np.cumsum([facts.n_rows for facts in self.facts])[:-1].tolist()]
+
+
 def is_collection(X: Any) -> bool:
     """Whether X is a Dask DataFrame or Array."""
     from dask.base import is_dask_collection
@@ -38,9 +71,7 @@ def is_collection(X: Any) -> bool:
 def read_partitions(X: Any, y: Any, sample_weight: Any = None) -> Partitions:
     """Partitions of a Dask DataFrame or Array, or of Parquet files; y may be the name of a column of a frame."""
     if isinstance(X, (str, os.PathLike)) or (isinstance(X, list) and all(isinstance(x, (str, os.PathLike)) for x in X)):
-        from dask.dataframe import read_parquet
-
-        X = read_parquet([os.fspath(x) for x in X] if isinstance(X, list) else os.fspath(X))
+        X = _read_parquet([os.fspath(x) for x in X] if isinstance(X, list) else os.fspath(X))
     if not is_collection(X):
         raise TypeError(
             f"X must be a Dask DataFrame, a Dask Array or a path of Parquet files; got {type(X).__name__}. Use "
@@ -58,27 +89,113 @@ def read_partitions(X: Any, y: Any, sample_weight: Any = None) -> Partitions:
     return Partitions(tables, targets, weights)
 
 
-def whole(partitions: Partitions, client: Any) -> tuple[Any, Any, Any]:
+def load_partitions(partitions: Partitions, client: Any) -> LoadedParts:
+    """Read each partition on some worker, once, and check that they belong to one table."""
+    weights = partitions.weights or [None] * len(partitions.tables)
+    parts = client.compute([list(part) for part in zip(partitions.tables, partitions.targets, weights, strict=True)])
+    described = [client.submit(_describe, part, pure=False) for part in parts]
+    try:
+        facts: list[PartFacts] = gather(client, described)
+    except RuntimeError:  # no workers
+        raise
+    except Exception as error:
+        bad = next((i for i, future in enumerate(described) if future.status == "error"), 0)
+        raise ValueError(
+            f"Each partition must be readable as a table; partition {bad} is not ({type(error).__name__}: {error})."
+        ) from error
+    _require_one_table(facts)
+    return LoadedParts(parts, facts)
+
+
+def whole(loaded: LoadedParts, client: Any) -> tuple[Any, Any, Any]:
     """The whole table, its targets and weights, in the memory of this process."""
-    tables, targets, weights = client.gather(
-        client.compute([partitions.tables, partitions.targets, partitions.weights or []], sync=False)
-    )
-    kept = [i for i, table in enumerate(tables) if len(table)] or [0]
-    joined = [_join([part[i] for i in kept]) for part in (tables, targets) if part]
-    return joined[0], joined[1], _join([weights[i] for i in kept]) if weights else None
+    kept = [i for i, facts in enumerate(loaded.facts) if facts.n_rows] or [0]
+    parts = gather(client, [loaded.parts[i] for i in kept])
+    tables, targets, weights = zip(*parts, strict=True)
+    return _join(tables), _join(targets), None if weights[0] is None else _join(weights)
 
 
-def first_rows(partitions: Partitions, client: Any) -> Any:
-    """Rows of the first partition that has any; they say what columns hold."""
-    tables = client.compute(partitions.tables)
-    lengths = client.gather([client.submit(len, table) for table in tables])
-    if not any(lengths):
-        raise ValueError("A table must have rows; all partitions are empty.")
-    table = tables[int(np.flatnonzero(lengths)[0])]
-    return client.submit(lambda rows: rows[:10_000], table).result()
+def first_rows(loaded: LoadedParts, client: Any) -> Any:
+    """Rows that say what columns hold: of the first partition, and of others where it has only missing cells."""
+    facts = loaded.facts
+    chosen = [next(i for i, some in enumerate(facts) if some.n_rows)]
+    for j in range(len(facts[chosen[0]].columns)):
+        known = [i for i, some in enumerate(facts) if some.n_rows and some.columns[j][1] != _NOTHING]
+        if known and not any(i in known for i in chosen):
+            chosen.append(known[0])
+    heads = gather(client, [client.submit(_first_rows, loaded.parts[i], pure=False) for i in chosen])
+    return _join(heads)
+
+
+def gather(client: Any, futures: Any) -> Any:
+    """Results of futures; a RuntimeError, instead of waiting for ever, if the cluster has lost all workers for good."""
+    from distributed import TimeoutError, wait
+
+    alive = time.monotonic()
+    while futures:
+        try:
+            wait(futures, timeout=_LOOK_EVERY)
+            break
+        except TimeoutError:
+            if client.nthreads():
+                alive = time.monotonic()
+            elif time.monotonic() - alive > WORKER_TIMEOUT:
+                raise RuntimeError(
+                    f"The cluster must have a worker; all have gone, and none has come for {WORKER_TIMEOUT:g} s. Start "
+                    "workers, and fit again (from a checkpoint, if there is one)."
+                ) from None
+    return client.gather(futures)
+
+
+def find_client(client: Any) -> Any:
+    """The given client, or the current one, whose workers all have this version of softwood."""
+    from distributed import TimeoutError, get_client
+
+    import softwood
+
+    if client is None:
+        try:
+            client = get_client()
+        except ValueError as error:
+            raise ValueError(
+                "A Dask estimator needs a cluster; there is no current client. Make one first: "
+                "`from distributed import Client; client = Client()`, or give client=..."
+            ) from error
+    try:
+        client.wait_for_workers(1, timeout=WORKER_TIMEOUT)
+    except TimeoutError as error:
+        raise RuntimeError(f"The cluster must have a worker; none came within {WORKER_TIMEOUT:g} s.") from error
+
+    def version() -> str:  # a function of its own reaches workers by value: they need no softwood to read it
+        import softwood
+
+        return softwood.__version__
+
+    found = client.run(version, on_error="return")
+    for worker, answer in found.items():
+        if answer != softwood.__version__:
+            what = f"has version {answer}" if isinstance(answer, str) else f"cannot import it ({answer!r})"
+            raise RuntimeError(
+                f"Every worker must have softwood {softwood.__version__}, as here; worker {worker} {what}. Install it "
+                "there in the same version."
+            )
+    return client
+
+
+def _read_parquet(paths: str | list[str]) -> Any:
+    from dask.dataframe import read_parquet
+
+    try:
+        return read_parquet(paths)
+    except Exception as error:
+        raise ValueError(
+            f"X must name Parquet files that can be read; {paths!r} cannot be ({type(error).__name__}: {error})."
+        ) from error
 
 
 def _join(parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
     if hasattr(parts[0], "iloc"):
         import pandas
 
@@ -111,36 +228,65 @@ def _beside(tables: list[Any], values: Any, name: str) -> list[Any]:
     return pieces
 
 
-def find_client(client: Any) -> Any:
-    """The given client, or the current one, whose workers all have this version of softwood."""
-    from distributed import get_client
+def _describe(part: Sequence[Any]) -> PartFacts:
+    X, y, weight = part
+    for name, values in (("y", y), ("sample_weight", weight)):
+        if values is not None and len(values) != len(X):
+            raise ValueError(f"{name} must have as many rows as X; got {len(values)} and {len(X)}")
+    if hasattr(X, "columns"):
+        columns = tuple((str(name), _content(X.iloc[:, j])) for j, name in enumerate(X.columns))
+    else:
+        columns = tuple((str(j), _content(X[:, j])) for j in range(X.shape[1]))
+    return PartFacts(len(X), columns, 1 if np.ndim(y) == 1 else int(np.shape(y)[1]))
 
-    import softwood
 
-    if client is None:
-        try:
-            client = get_client()
-        except ValueError as error:
+def _content(column: Any) -> str:
+    """What a column of a partition holds."""
+    from pandas import isna
+    from pandas.api.types import infer_dtype, is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype, is_object_dtype
+
+    if isna(column[:1]).all() and isna(column).all():
+        return _NOTHING
+    dtype = column.dtype
+    if is_bool_dtype(dtype):
+        return "booleans"
+    if is_numeric_dtype(dtype):
+        return "numbers"
+    if is_datetime64_any_dtype(dtype):
+        return "dates"
+    if not is_object_dtype(dtype):
+        return "texts"
+    found = infer_dtype(column, skipna=True)
+    kinds = {"boolean": "booleans", "date": "dates", "datetime": "dates"}
+    numbers = ("integer", "floating", "mixed-integer-float", "decimal")
+    return "numbers" if found in numbers else kinds.get(found, "texts")
+
+
+def _first_rows(part: Sequence[Any]) -> Any:
+    return part[0][:_FIRST_ROWS]
+
+
+def _require_one_table(facts: Sequence[PartFacts]) -> None:
+    filled = [(i, some) for i, some in enumerate(facts) if some.n_rows]
+    if not filled:
+        raise ValueError("A table must have rows; all partitions are empty.")
+    known: dict[int, tuple[str, int]] = {}  # by column: what it holds, and the partition that says so
+    first = filled[0][1]
+    for i, some in filled:
+        names, other = ([name for name, _ in columns.columns] for columns in (first, some))
+        if names != other:
+            differing = sorted({*names} ^ {*other}) or other
             raise ValueError(
-                "A Dask estimator needs a cluster; there is no current client. Make one first: "
-                "`from distributed import Client; client = Client()`, or give client=..."
-            ) from error
-    try:
-        client.wait_for_workers(1, timeout=WORKER_TIMEOUT)
-    except TimeoutError as error:
-        raise RuntimeError(f"The cluster must have a worker; none came within {WORKER_TIMEOUT:g} s.") from error
-
-    def version() -> str:  # a function of its own reaches workers by value: they need no softwood to read it
-        import softwood
-
-        return softwood.__version__
-
-    found = client.run(version, on_error="return")
-    for worker, answer in found.items():
-        if answer != softwood.__version__:
-            what = f"has version {answer}" if isinstance(answer, str) else f"cannot import it ({answer!r})"
-            raise RuntimeError(
-                f"Every worker must have softwood {softwood.__version__}, as here; worker {worker} {what}. Install it "
-                "there in the same version."
+                f"All partitions must have the same columns; partition {i} differs from partition {filled[0][0]} in "
+                f"{', '.join(differing)}."
             )
-    return client
+        if some.n_targets != first.n_targets:
+            raise ValueError(f"y must have {first.n_targets} columns in each partition; {some.n_targets} in {i}.")
+        for j, (name, content) in enumerate(some.columns):
+            if content != _NOTHING:
+                before, where = known.setdefault(j, (content, i))
+                if before != content:
+                    raise ValueError(
+                        f"A column must hold the same type in all partitions; {name!r} holds {before} in partition "
+                        f"{where} and {content} in partition {i}. Convert it first, as by frame.astype."
+                    )

@@ -13,11 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from softwood.dask.collections import Partitions, find_client, first_rows, is_collection, read_partitions, whole
+from softwood.dask.collections import (
+    LoadedParts,
+    find_client,
+    first_rows,
+    is_collection,
+    load_partitions,
+    read_partitions,
+    whole,
+)
 from softwood.dask.members import MemberTasks
 from softwood.dask.shards import fit_shards
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, _TreeEnsemble
+from softwood.tabular.fit import RunOptions
+from softwood.tabular.outline import Outline
+from softwood.tabular.table import Table
+from softwood.tabular.target import Problem
 from softwood.training import TrainedMember
+from softwood.training.checkpoint import prepare_checkpoint
 from softwood.training.declaration import Unchecked, declare, keyword_parameters, parameters_section
 
 if TYPE_CHECKING:
@@ -87,8 +100,8 @@ class _OnDask(_TreeEnsemble):
         offset : None
             Not supported for tables in partitions.
         checkpoint, checkpoint_every, resume
-            As in the local `fit`. Members write a file each, from the worker that trains them: the path must be on a
-            disk that all workers share.
+            As in the local `fit`. With shards the client writes the file, after epochs. Members write a file each, from
+            the worker that trains them: the path must then be on a disk that all workers share.
 
         Returns
         -------
@@ -97,10 +110,11 @@ class _OnDask(_TreeEnsemble):
         if offset is not None:
             raise ValueError("offset must be None for tables in partitions; use the local estimator to fit with one.")
         client = find_client(self.client)
-        partitions = read_partitions(X, y, sample_weight)
-        if self._uses_shards(client, partitions):
-            return self._fit_shards(client, partitions, eval_set, checkpoint)
-        table, targets, weight = whole(partitions, client)
+        loaded = load_partitions(read_partitions(X, y, sample_weight), client)
+        if self.strategy == "shards" or (self.strategy == "auto" and loaded.n_rows >= _MANY_ROWS):
+            return self._fit_shards(client, loaded, eval_set, checkpoint, checkpoint_every, resume)
+        table, targets, weight = whole(loaded, client)
+        del loaded
         self._client = client
         try:
             return super().fit(
@@ -115,30 +129,60 @@ class _OnDask(_TreeEnsemble):
         finally:
             del self._client
 
-    def _uses_shards(self, client: Any, partitions: Partitions) -> bool:
-        if self.strategy != "auto":
-            return self.strategy == "shards"
-        lengths = client.gather([client.submit(len, table) for table in client.compute(partitions.tables)])
-        return sum(lengths) >= _MANY_ROWS
-
-    def _fit_shards(self, client: Any, partitions: Partitions, eval_set: Any, checkpoint: Any) -> Self:
+    def _fit_shards(
+        self, client: Any, loaded: LoadedParts, eval_set: Any, checkpoint: Any, checkpoint_every: float, resume: bool
+    ) -> Self:
         params = self._checked_params()
-        if eval_set is not None or checkpoint is not None or params["eval_metric"] is not None:
-            raise ValueError("strategy='shards' takes no eval_set, eval_metric or checkpoint; use strategy='members'.")
-        if params["encoding"] != "auto" or params["batch_norm"] or params["l2"] or params["warm_start"]:
-            raise ValueError("strategy='shards' needs encoding='auto', batch_norm=False, l2=0 and warm_start=False.")
-        table = self._read(first_rows(partitions, client), reset=True)
+        self._refuse_what_shards_cannot(params, loaded)
+        table = self._read(first_rows(loaded, client), reset=True)
         names = table.names if hasattr(self, "feature_names_in_") else None
-        seed = self._seed()
-        fitted, outline, self.traffic_ = fit_shards(
-            client, partitions, self._target_kind(), params, seed=seed, kinds=table.kinds, names=names
+        seed = None if checkpoint is None else prepare_checkpoint(checkpoint, resume=resume)
+        seed = self._seed() if seed is None or self.random_state is not None else seed
+
+        def read_sets(outline: Outline) -> list[tuple[Table, Problem]]:
+            self._keep_classes(outline.problem.task, outline.target.classes)
+            return self._read_eval_sets(eval_set, table, has_offset=False)
+
+        fitted, self.traffic_ = fit_shards(
+            client,
+            loaded,
+            self._target_kind(),
+            params,
+            RunOptions(seed, checkpoint=checkpoint, resume=resume, checkpoint_every=checkpoint_every),
+            table=table,
+            names=names,
+            read_sets=read_sets,
         )
-        if outline.target.classes is not None:
-            self.classes_ = outline.target.classes
         self._keep(fitted.model)
         self.chosen_parameters_ = fitted.chosen
         self.__dict__.pop("oof_prediction_", None)
+        if any(member.stopped_by == "interrupt" for member in fitted.trained):
+            raise KeyboardInterrupt("Training was interrupted; the estimator holds the best epoch so far.")
         return self
+
+    def _refuse_what_shards_cannot(self, params: dict[str, Any], loaded: LoadedParts) -> None:
+        needed = {
+            "recipe": "softwood",
+            "encoding": "auto",
+            "batch_norm": False,
+            "l2": 0,
+            "warm_start": False,
+            "max_columns": None,
+        }
+        for name, value in needed.items():
+            if params[name] != value:
+                raise ValueError(
+                    f"strategy='shards' needs {name}={value!r}; got {params[name]!r}. Use strategy='members' if the "
+                    "table fits into memory."
+                )
+        if params["compact"] is True:
+            raise ValueError("strategy='shards' needs compact=False; call to_local().compress(X) after the fit.")
+        n_targets = next(facts.n_targets for facts in loaded.facts if facts.n_rows)
+        if self._target_kind().is_classification and n_targets > 1:
+            raise ValueError(
+                f"strategy='shards' needs one column of class labels as y; got {n_targets} columns. Use "
+                "strategy='members' for rows with several labels."
+            )
 
     def _fit_members(self) -> Callable[..., list[TrainedMember]]:
         return MemberTasks(self._client, max(1, self.n_jobs or 1))

@@ -94,18 +94,20 @@ def make_judge(
     held_out = member.validation
     if held_out is None:
         return None
-    trained_y = problem.scaled_y(head)
-    y = problem.given_y
-    sets = []
     if problem.set_weights:
-        for first, end, weight in zip([0, *ends], ends, problem.set_weights, strict=False):
-            rows = slice(first, end)
-            sets.append(EvaluationSet(rows, y[rows], trained_y[rows], _unless_equal(weight)))
-    else:
-        chosen = slice(None) if held_out.rows is None else held_out.rows
-        of_rows = None if held_out.sample_weight is None else _unless_equal(held_out.sample_weight[chosen])
-        sets.append(EvaluationSet(slice(None), y[chosen], trained_y[chosen], of_rows))
-    return Judge(head, metric, sets)
+        return Judge(head, metric, evaluation_sets(problem, head, ends))
+    chosen = slice(None) if held_out.rows is None else held_out.rows
+    of_rows = None if held_out.sample_weight is None else _unless_equal(held_out.sample_weight[chosen])
+    y, trained_y = problem.given_y[chosen], problem.scaled_y(head)[chosen]
+    return Judge(head, metric, [EvaluationSet(slice(None), y, trained_y, of_rows)])
+
+
+def evaluation_sets(problem: Problem, head: Head, ends: Sequence[int]) -> list[EvaluationSet]:
+    """The sets of a problem that `join_evaluation_sets` made; they end at `ends`."""
+    y, trained_y = problem.given_y, problem.scaled_y(head)
+    rows = [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+    weights = [_unless_equal(weight) for weight in problem.set_weights]
+    return [EvaluationSet(r, y[r], trained_y[r], weight) for r, weight in zip(rows, weights, strict=True)]
 
 
 def _unless_equal(weight: NDArray[np.float64]) -> NDArray[np.float64] | None:

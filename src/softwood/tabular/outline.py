@@ -24,11 +24,13 @@ from numpy.typing import NDArray
 
 from softwood.model.parts import Head
 from softwood.tabular.base_columns import CalendarPart, Value
+from softwood.tabular.codes import find_codes
 from softwood.tabular.columns import Preprocessor, learn_from_facts
 from softwood.tabular.features import LOOKUP
 from softwood.tabular.lookups import Lookups
 from softwood.tabular.monotone import monotone_signs
 from softwood.tabular.sketch import Piece, Sketch
+from softwood.tabular.table import Table, resolve_kinds
 from softwood.tabular.target import Problem, TargetKind
 from softwood.tabular.target_means import TargetSums
 from softwood.training.hyperparameters import resolve_auto
@@ -83,6 +85,18 @@ class Outline:
         facts = problem.facts(sketch.n_rows, len(preprocessor.base_columns()))
         head = _head(problem, sketch)
         return cls(sketch, target, preprocessor, problem, head, facts, resolve_auto(params, facts))
+
+    def find_codes(self, table: Table) -> list[int]:
+        """Numeric columns that are better read as categories, by the sampled rows; `table` tells which were declared.
+
+        None where the caller wants numbers as they are.
+        """
+        params = self.params
+        if params["recipe"] == "paper" or params["encoding"] != "auto" or params["monotonic_cst"] is not None:
+            return []
+        sample = self.sketch.sample.piece(self.sketch.facts).table
+        rows = np.arange(sample.n_rows)
+        return find_codes(sample, self.problem.target_columns(), rows, resolve_kinds(params["column_kinds"], table))
 
     @property
     def needs_level_sums(self) -> bool:

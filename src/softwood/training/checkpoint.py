@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,8 +41,6 @@ def write_checkpoint(
     run_seed: int = 0,
 ) -> None:
     """Write the members' state so that a kill at any moment leaves the old or the new file whole."""
-    from safetensors.numpy import save
-
     arrays: dict[str, npt.NDArray[Any]] = {}
     described = []
     for i, state in enumerate(states):
@@ -62,14 +60,47 @@ def write_checkpoint(
             }
         )
     metadata = {
-        "version": _VERSION,
         "next_epoch": next_epoch,
         "run_seed": run_seed,
         "run": _run_facts(config, members),
         "members": described,
-        "checksum": _checksum(arrays),
     }
+    write_state(path, arrays, metadata)
+
+
+def write_state(path: str | os.PathLike[str], arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, Any]) -> None:
+    """Write arrays and what is told of them; `metadata` has the facts of the run as "run" and its seed as "run_seed".
+
+    A kill at any moment leaves the old or the new file whole.
+    """
+    from safetensors.numpy import save
+
+    metadata = {"version": _VERSION, **metadata, "checksum": checksum(arrays)}
     write_whole(path, save(arrays, {"format": _FORMAT, "state": json.dumps(metadata)}))
+
+
+def read_state(
+    path: str | os.PathLike[str],
+    run: dict[str, Any],
+    check: Callable[[dict[str, Any], dict[str, npt.NDArray[Any]]], None],
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """Arrays and metadata of a file that `write_state` wrote in the same run, and that `check` accepts.
+
+    Raises
+    ------
+    softwood.model.ModelFileError
+        If the file is damaged, of another run, or refused by `check`.
+    """
+    arrays, metadata = _read(path)
+    _require_same_run(path, metadata["run"], run)
+    try:
+        require(metadata["checksum"] == checksum(arrays), "its checksum differs")
+        check(metadata, arrays)
+    except (ModelFileError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ModelFileError(
+            f"checkpoint {os.fspath(path)} is damaged ({error}): remove it and start again."
+        ) from error
+    return arrays, metadata
 
 
 def read_checkpoint(
@@ -82,15 +113,9 @@ def read_checkpoint(
     softwood.model.ModelFileError
         If the file is damaged, of another fit, or in a state that no fit could be in. The members are then unchanged.
     """
-    arrays, metadata = _read(path)
-    _require_same_run(path, metadata["run"], _run_facts(config, members))
-    try:
-        require(metadata["checksum"] == _checksum(arrays), "its checksum differs")
-        check_checkpoint(config, states, metadata, arrays)
-    except (ModelFileError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ModelFileError(
-            f"checkpoint {os.fspath(path)} is damaged ({error}): remove it and start again."
-        ) from error
+    arrays, metadata = read_state(
+        path, _run_facts(config, members), lambda *found: check_checkpoint(config, states, *found)
+    )
     for i, (state, described) in enumerate(zip(states, metadata["members"], strict=True)):
         for name, array in state.arrays.items():
             np.copyto(array, arrays[f"{i}/{name}"])
@@ -164,11 +189,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any]], di
 
 def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[str, Any]:
     """What must not differ between a run and its continuation."""
-    facts = dataclasses.asdict(config)
-    loss = facts.pop("loss")
-    if callable(loss["name"]):
-        loss["name"] = getattr(loss["name"], "__qualname__", "callable")
-    facts.update({f"loss.{name}": value for name, value in loss.items()})
+    facts = config_facts(config)
     facts["seeds"] = [member.seed for member in members]
     facts["changes"] = [dict(member.changes) for member in members]
     facts["metrics"] = [None if member.judge is None else member.judge.name for member in members]
@@ -188,9 +209,19 @@ def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[st
                 None if samples is None else checksum_of(getattr(samples, name)) for samples in held
             ]
         facts[f"{kind} encoding"] = [
-            None if samples is None or samples.encoding is None else _checksum(samples.encoding.arrays())
+            None if samples is None or samples.encoding is None else checksum(samples.encoding.arrays())
             for samples in held
         ]
+    return json.loads(json.dumps(facts))
+
+
+def config_facts(config: TrainingConfig) -> dict[str, Any]:
+    """All settings, for the comparison of a run with its continuation; a custom loss by its name."""
+    facts = dataclasses.asdict(config)
+    loss = facts.pop("loss")
+    if callable(loss["name"]):
+        loss["name"] = getattr(loss["name"], "__qualname__", "callable")
+    facts.update({f"loss.{name}": value for name, value in loss.items()})
     return json.loads(json.dumps(facts))
 
 
@@ -205,7 +236,8 @@ def _require_same_run(path: str | os.PathLike[str], then: dict[str, Any], now: d
             )
 
 
-def _checksum(arrays: dict[str, npt.NDArray[Any]]) -> int:
+def checksum(arrays: dict[str, npt.NDArray[Any]]) -> int:
+    """Changes with the contents and names of arrays."""
     total = 0
     for name in sorted(arrays):
         total = zlib.crc32(np.ascontiguousarray(arrays[name]).data, zlib.crc32(name.encode(), total))

@@ -99,6 +99,7 @@ class ShardResult:
     arrays: dict[str, FloatArray]
     weight: float
     train_loss: float
+    mean_reachable_leaves: float
     seconds: float
 
     @property
@@ -134,11 +135,11 @@ def run_round(plan: RoundPlan, state: CommonState, rows: Samples, shard: int, *,
     seed = int(np.random.SeedSequence([plan.seed, shard, state.n_rounds]).generate_state(1, np.uint64)[0] >> 1)
     data = MemberData(replace(rows, rows=piece), seed=seed, offset=plan.offset, n_steps=plan.n_steps)
     member = _ShardState(plan, state, data, n_threads)
-    ((status, steps, train_loss, *_),) = member.native.run_epoch([member.native], 0, np.inf, n_threads)
+    ((status, steps, train_loss, _, leaves, *_),) = member.native.run_epoch([member.native], 0, np.inf, n_threads)
     if status == NOT_FINITE:
         raise not_finite(member.config, shard, epoch, steps)
     weight = len(piece) if rows.sample_weight is None else float(rows.sample_weight[piece].sum())
-    return ShardResult(member.packed(), weight, train_loss, perf_counter() - started)
+    return ShardResult(member.packed(), weight, train_loss, leaves, perf_counter() - started)
 
 
 def average(state: CommonState, results: Sequence[ShardResult]) -> CommonState:
