@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from softwood.dask.collections import (
 from softwood.dask.members import MemberTasks
 from softwood.dask.shards import fit_shards
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, _TreeEnsemble
+from softwood.tabular.evaluation import read_evaluation_sets
 from softwood.tabular.fit import RunOptions
 from softwood.tabular.outline import Outline
 from softwood.tabular.table import Table
@@ -141,7 +143,8 @@ class _OnDask(_TreeEnsemble):
 
         def read_sets(outline: Outline) -> list[tuple[Table, Problem]]:
             self._keep_classes(outline.problem.task, outline.target.classes)
-            return self._read_eval_sets(eval_set, table, has_offset=False)
+            make_problem = partial(self._problem, first=False)
+            return read_evaluation_sets(eval_set, self._reader_like(table), make_problem, has_offset=False)
 
         fitted, self.traffic_ = fit_shards(
             client,

@@ -39,9 +39,10 @@ from softwood.training.rounds import (
 
 # Steps of a round, about: enough for a twentieth of the bytes that sums of gradients would take.
 _ROUND_STEPS = 80
-# Rows of a step on a shard, up to this many rows of the table and beyond.
-_SHORT_TABLE, _SHORT_BATCH, _LONG_BATCH = 200_000, 64, 128
-_RATE = 0.7
+# Rows of a step on a shard: fewer take longer per row, more leave too few steps between two averages.
+_BATCH = 128
+# Of the rate that makes steps on shards go as far as those on one machine; the whole of it is unsteady.
+_RATE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +145,7 @@ class ShardRounds:
         """
         config = replace(config, **member.changes)
         n, n_folds = len(self.shards), member.held_out_fold[1]
-        batch = min(config.batch_size, _SHORT_BATCH if self.n_rows < _SHORT_TABLE else _LONG_BATCH)
+        batch = min(config.batch_size, _BATCH)
         noise = (batch / config.batch_size) ** 0.5
         n_trained = self.n_rows * (1 - 1 / n_folds if n_folds else 1)
         epoch_steps = max(1.0, n_trained / n / batch)
