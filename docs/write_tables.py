@@ -23,6 +23,7 @@ PAGES = {
     ROOT / "README.md": ("results", "suite"),
     ROOT / "docs" / "tabular.md": ("hyperparameters", "suite"),
     ROOT / "docs" / "performance.md": PERFORMANCE,
+    ROOT / "docs" / "guide-export.md": ("compact",),
 }
 
 
@@ -59,7 +60,7 @@ def _quality() -> str:
     return (
         f"**Accurate without tuning.** Mean rank {ours:.2f} of 5 on {len(scores)} tables, all learners at their "
         f"defaults; the next is {report.NAMES[best[1]]} with {best[0]:.2f}. Against XGBoost: "
-        f"{won} won, {tied} tied, {lost} lost ([table below](#results))."
+        f"{won} won, {tied} tied, {lost} lost ([Results](#results), `python benchmarks/suite.py`)."
     )
 
 
@@ -69,10 +70,10 @@ def _cost_of_depth() -> str:
     every = {row["depth"]: row["forward_us"] for row in rows if row["leaves"] is None}
     low, high, dense = min(one), max(one), max(every)
     return (
-        f"**Depth is nearly free.** From depth {low} to {high} a tree has {2 ** (high - low):,} times the leaves; "
-        f"a row that reaches one of them costs {one[high] / one[low]:.1f} times as much. With all leaves reached, the "
-        f"{2 ** (dense - low)} times of depth {dense} cost {every[dense] / every[low]:.0f} times as much "
-        "(`python benchmarks/depth_scaling.py`)."
+        f"**Depth is nearly free.** A tree of depth {high} has {2 ** (high - low):,} times the leaves of one of depth "
+        f"{low}, but a row that reaches a single leaf costs only {one[high] / one[low]:.1f} times as much. With "
+        f"logistic routing, which reaches every leaf, depth {dense} alone costs {every[dense] / every[low]:.0f} times "
+        "as much ([Performance](docs/performance.md#the-cost-of-depth), `python benchmarks/depth_scaling.py`)."
     )
 
 
@@ -87,9 +88,9 @@ def _time_of_training() -> str:
     means = {key: sum(values) / len(values) for key, values in seconds.items()}
     ratios = [means[table, "logistic"] / means[table, "smooth_step_adam"] for table in tables]
     return (
-        f"**Training is conditional, too.** {min(ratios):.0f} to {max(ratios):.0f} times faster at depth 10 than the "
-        f"same trees with logistic routing, on {len(tables)} tables of the paper "
-        "([the paper, run again](paper/README.md))."
+        f"**Training is fast, too.** Trees of depth 10 train {min(ratios):.0f} to {max(ratios):.0f} times faster than "
+        f"the same trees with logistic routing, on {len(tables)} tables of the paper "
+        "([the paper, run again](paper/README.md), `python -m paper.figure_depth`)."
     )
 
 
@@ -165,6 +166,18 @@ def one_row() -> str:
     )
 
 
+def compact() -> str:
+    """A sentence on what `compress` gains and costs."""
+    found = json.loads((BENCHMARKS / "compact.json").read_text())["verdicts"]
+    fewer = found["times fewer parameters than the default (median, least)"][0]
+    smaller = found["compressed file below XGBoost's"]
+    return (
+        f"On {found['sets']} tables of the paper, a compressed default model stores {fewer:.0f} times fewer numbers "
+        f"(median over tables) and loses {found['mean AUC lost by compressing']:.4f} AUC on average. Its file is "
+        f"smaller than XGBoost's on {smaller} of them (`python benchmarks/compact.py`).\n"
+    )
+
+
 def learners() -> str:
     """Ranks and costs of the learners of the suite."""
     report, units = _suite()
@@ -230,6 +243,7 @@ MAKERS = {
     "depth": depths,
     "predictions": predictions,
     "one row": one_row,
+    "compact": compact,
     "learners": learners,
 }
 

@@ -61,7 +61,7 @@ def test_the_text_output_is_a_table_of_metrics_and_the_files(capsys, tmp_path):
     out = tmp_path / "iris.safetensors"
     code, printed, progress = ask(capsys, "train", "iris", "-o", out, *QUICK)
     assert code == 0
-    assert "classification of 'species': 120 rows to learn from, 30 held out" in printed
+    assert "classification of 'species': 120 rows for training, 30 for the test" in printed
     assert "balanced accuracy" in printed
     assert str(tmp_path / "iris.run.json") in printed
     assert "\x1b" not in printed  # no colours in a pipe
@@ -181,7 +181,7 @@ def test_explain_adds_up(folder, capsys):
     assert row["offset"] + sum(tree["contribution"] for tree in row["trees"]) == pytest.approx(raw, rel=1e-6)
     assert row["usual_raw_score"] + sum(row["columns"].values()) == pytest.approx(raw, rel=1e-6)
     assert len(row["rules"]) == 4
-    assert found["usage"]["leaves_a_tree"] == 16
+    assert found["usage"]["leaves_per_tree"] == 16
     _, printed, _ = ask(capsys, "explain", model, data, "--row", "5")
     assert "moves the raw score by" in printed
     assert "--row needs a table" in complaint(capsys, "explain", model, "--row", "5")
@@ -390,6 +390,6 @@ def test_checkpoints_on_the_command_line(capsys, tmp_path):
     assert ask(capsys, *train, *checkpoint, "--resume")[0] == 0
     again = read_container(tmp_path / "m.safetensors")[1]
     assert all(np.array_equal(again[name], first[name]) for name in first)
-    assert "--resume goes on from a file that --checkpoint names" in complaint(capsys, *train, "--resume")
+    assert "--resume needs --checkpoint FILE, the file to continue from" in complaint(capsys, *train, "--resume")
     (tmp_path / "run.checkpoint").write_bytes(b"none")
     assert "is damaged or not a checkpoint" in complaint(capsys, *train, *checkpoint, "--resume")

@@ -83,11 +83,11 @@ ODD_TABLES = {
     "header.csv": (lambda text: text[: text.index(b"\n")], "TABLE must hold at least one row; it has a header only."),
     "ragged.csv": (lambda text: text + b"1,2\n", "Line 202 of TABLE has 2 fields, and the header 7: correct the line"),
     "twice.csv": (lambda text: text.replace(b"constant", b"is new", 1), "must differ; 'is new' occurs twice."),
-    "junk.csv": (lambda text: bytes(range(256)) * 9, "TABLE is not a text file, whatever its name says."),
+    "junk.csv": (lambda text: bytes(range(256)) * 9, "TABLE is not a text file, despite its name."),
     "picture.csv": (lambda text: b"\x89PNG\r\n\x1a\n" + bytes(99), "TABLE is not a text file"),
     "utf16.csv": (lambda text: text.decode().encode("utf-16"), "it looks like UTF-16. Convert it: iconv -f UTF-16"),
     "latin1.csv": (lambda text: text.decode().replace("城市", "ä").encode("latin1"), "Convert it: iconv -f LATIN1"),
-    "plain.csv.gz": (lambda text: text, "TABLE is not compressed by gzip, as its name says. Take .gz off its name"),
+    "plain.csv.gz": (lambda text: text, "TABLE is not compressed with gzip, although its name ends in .gz. Rename it"),
     "cut.csv.gz": (lambda text: gzip.compress(text)[:-99], "TABLE is truncated or damaged"),
     "junk.parquet": (lambda text: text, "TABLE cannot be read (Parquet magic bytes not found"),
 }
@@ -195,7 +195,7 @@ def test_a_word_among_numbers_is_pointed_out(folder, capsys, tmp_path):
     assert said.startswith("Column 'größe' holds numbers, but also 'heavy'. Correct or empty such cells")
     for command in (["predict"], ["evaluate"], ["report"]):
         said = complaint(capsys, *command, folder / "model.safetensors", path)
-        assert said.startswith(f"Column 'größe' of {path} must hold numbers, as at training; got 'heavy' in line 2.")
+        assert said.startswith(f"Column 'größe' of {path} must hold numbers, as in training; got 'heavy' in line 2.")
     path.write_text("x,y\n" + "".join(f"{i % 30},{i % 2}\n" for i in range(300)) + "heavy,1\n")
     code, _, notes = ask(capsys, "train", path, "-t", "y", "-o", tmp_path / "m.safetensors", "--json", *QUICK)
     assert code == 0
@@ -308,7 +308,7 @@ def test_a_bad_cell_leaves_no_output(folder, capsys, tmp_path):
     path.write_text("\n".join([lines[0], *lines[1:] * 150, bad]))
     command = ["predict", folder / "model.safetensors", path, "-o", tmp_path / "out.csv", "--batch-rows", "5000"]
     said = complaint(capsys, *command)
-    assert "must hold numbers, as at training; got 'heavy'" in said
+    assert "must hold numbers, as in training; got 'heavy'" in said
     assert os.listdir(tmp_path) == ["bad.csv"]
 
 

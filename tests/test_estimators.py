@@ -485,6 +485,6 @@ def test_a_checkpoint_that_cannot_be_saved_is_a_warning(tmp_path):
     folder.mkdir()
     callbacks = [lambda summary: folder.exists() and folder.rmdir()]
     model = TreeEnsembleRegressor(n_members=1, n_trees=2, max_epochs=2, callbacks=callbacks)
-    with pytest.warns(UserWarning, match="could not be saved .*; training goes on"):
+    with pytest.warns(UserWarning, match="could not be saved .*; training continues"):
         model.fit(X, y, checkpoint=folder / "run.ckpt", checkpoint_every=0)
     assert model.n_iter_ == 2

@@ -87,9 +87,9 @@ def test_warm_start_adds_trees_and_members(max_features):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_trees": 3}, "With warm_start n_trees must not get smaller; the present model has 4, got 3."),
-        ({"n_members": 1}, "With warm_start n_members must not get smaller; the present model has 2, got 1."),
-        ({"depth": 3}, "With warm_start depth must stay as it is; the present model has 2, got 3."),
+        ({"n_trees": 3}, "With warm_start n_trees must not get smaller; the fitted model has 4, got 3."),
+        ({"n_members": 1}, "With warm_start n_members must not get smaller; the fitted model has 2, got 1."),
+        ({"depth": 3}, "With warm_start depth must stay as it is; the fitted model has 2, got 3."),
     ],
 )
 def test_warm_start_cannot_shrink_a_model(change, message):

@@ -37,7 +37,7 @@ def test_a_study_with_other_settings_is_not_continued(capsys, tmp_path):
     command = ["tune", "iris", "--trials", "1", "-o", tmp_path / "best.json"]
     ask(capsys, *command, "--folds", "2")
     said = complaint(capsys, *command, "--folds", "3")
-    assert said.startswith("Study 'iris species' was begun with folds = 2; this search has 3")
+    assert said.startswith("Study 'iris species' was started with folds = 2; this search has 3")
     assert ask(capsys, *command, "--folds", "3", "--study", "another")[0] == 0
 
 
@@ -58,9 +58,7 @@ def test_hopeless_trials_are_pruned(monkeypatch):
 def test_ctrl_c_writes_the_best_so_far_and_the_study_goes_on(capsys, tmp_path, monkeypatch):
     code, said = interrupt_after("trial 1", [*IRIS, "--trials", "1000"], tmp_path)
     assert code == 130
-    assert said.endswith(
-        "note: Interrupted: the best trial so far is written. The same command goes on with the study.\n"
-    )
+    assert said.endswith("note: Interrupted: the best trial so far is written. The same command continues the study.\n")
     assert "Traceback" not in said
     assert "learning_rate" in json.loads((tmp_path / "best.json").read_text())
     monkeypatch.chdir(tmp_path)

@@ -31,7 +31,7 @@ class LogEpochs:
         The logger "softwood" if None.
     level : int
     every : int
-        Log every so many epochs.
+        Number of epochs between two lines.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class LogEpochs:
 
 
 class OptunaPruning:
-    """Reports each epoch to an Optuna trial, and raises `optuna.TrialPruned` if the trial is not worth going on.
+    """Reports each epoch to an Optuna trial, and raises `optuna.TrialPruned` if the trial is not worth continuing.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ from softwood.model.parameter_counts import ParameterCounts
 def evaluate(
     model: ModelFile, source: Source, target: Target = None, delimiter: Delimiter = None, as_json: AsJson = False
 ) -> None:
-    """Judge a model on rows with a known target."""
+    """Evaluate a model on rows with a known target."""
     estimator, test = open_known(model, source, target, delimiter=delimiter)
     print_notes(test.notes)
     if _is_training_table(model, source):
@@ -61,14 +61,14 @@ def predict(
     source: Source,
     out: Annotated[str, typer.Option("--out", "-o", help="File (.csv, .tsv, .parquet); - prints CSV.")] = "-",
     keep: Annotated[list[str] | None, typer.Option(help="Column to copy to the output; may be repeated.")] = None,
-    batch_rows: Annotated[int, typer.Option(min=1, help="Rows held in memory at once, about.")] = 65_536,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Approximate number of rows in memory at a time.")] = 65_536,
     delimiter: Delimiter = None,
     escape: Annotated[
         bool, typer.Option("--escape", help="Put ' before texts that spreadsheets take for formulas (= + - @).")
     ] = False,
     n_jobs: Jobs = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object per row; with --out, one on what was written.")
+        bool, typer.Option("--json", help="Print one JSON object per row; with --out, one that says what was written.")
     ] = False,
 ) -> None:
     """Predict rows of a table of any length, batch by batch: class labels and probabilities, or values."""
@@ -94,7 +94,7 @@ def predict(
 
 @contextmanager
 def _writer(out: str, *, escape: bool, as_json: bool) -> Iterator[Callable[[Any], None]]:
-    """What takes predictions batch by batch: a file, or standard output as CSV or as lines of JSON."""
+    """A function that takes predictions batch by batch, to a file or to standard output as CSV or lines of JSON."""
     if out == "-" and as_json:
         yield _print_rows
         return
@@ -119,7 +119,7 @@ def _parameters(counts: ParameterCounts) -> dict[str, Any]:
 
 
 def info(model: ModelFile, as_json: AsJson = False) -> None:
-    """Say what a model file holds: task, columns, trees, training."""
+    """Show what a model file holds: task, columns, trees, training."""
     estimator = softwood.load(model)
     fitted = estimator.model_
     trees = fitted.members[0].trees

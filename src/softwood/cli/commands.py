@@ -20,7 +20,7 @@ from softwood.cli.explaining import explain, plot, report
 from softwood.cli.training import train, tune
 
 app = typer.Typer(
-    help="Soft decision trees for tables: train, judge, apply and explain a model without writing code.",
+    help="Soft decision trees for tables: train, evaluate, use and explain a model without writing code.",
     epilog=f"A table is a .csv, .tsv (also .gz) or .parquet file, or a built-in one: {', '.join(EXAMPLES)}.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -40,13 +40,13 @@ def compress(
     source: Source,
     out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")],
     target: Target = None,
-    max_parameters: Annotated[int | None, typer.Option(min=1, help="Stored numbers at most.")] = None,
-    max_loss: Annotated[float | None, typer.Option(help="Relative rise of the loss at most, such as 0.01.")] = None,
+    max_parameters: Annotated[int | None, typer.Option(min=1, help="Largest number of stored values.")] = None,
+    max_loss: Annotated[float | None, typer.Option(help="Largest relative rise of the loss, such as 0.01.")] = None,
     picture: Annotated[Path | None, typer.Option("--plot", help="Draw loss against size: .png, .pdf or .svg.")] = None,
     n_jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Teach one small ensemble to predict what a model predicts, on rows like those that will come."""
+    """Teach one small ensemble to predict what a model predicts, on rows like those it will be used for."""
     require_place(out, (".safetensors",))
     require_apart([out], {"model": model, "table": source})
     if picture is not None:
@@ -80,7 +80,7 @@ def _print(found: Any, out: Path) -> None:
         screen.add_row(title, *(style.format(getattr(size, field)) for size in (found.before, found.after)))
     if found.before.score == found.before.score:  # not NaN
         scores = (f"{size.score:.4f} ± {size.standard_error:.4f}" for size in (found.before, found.after))
-        screen.add_row(f"{found.metric}, rows not taught", *scores)
+        screen.add_row(f"{found.metric}, rows left out", *scores)
     screen.add_row("agreement", "", f"{found.agreement:.2%}")
     screen.add_row("expected rise of the loss", "", f"{found.expected_loss:.2%}")
     Console().print(screen)

@@ -27,10 +27,10 @@ Source = Annotated[
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file written by train.")]
 Target = Annotated[str | None, typer.Option("--target", "-t", help="Column to predict.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
-_KINDS_PANEL = "What columns hold (found in their cells if not said; each may be repeated)"
+_KINDS_PANEL = "Kinds of columns (inferred from their cells unless given; may be repeated)"
 Categorical = Annotated[
     list[str] | None, typer.Option("--categorical", help="Column of categories.", rich_help_panel=_KINDS_PANEL)
 ]
@@ -40,13 +40,16 @@ Numeric = Annotated[
 Date = Annotated[list[str] | None, typer.Option("--date", help="Column of dates.", rich_help_panel=_KINDS_PANEL)]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Refuse columns that teach nothing (ids, no values) instead of leaving them out."),
+    typer.Option("--strict", help="Fail on useless columns (ids, no values) instead of leaving them out."),
 ]
 Delimiter = Annotated[
-    str | None, typer.Option("--delimiter", help='What separates cells of a text file, such as "|"; tab for tabs.')
+    str | None, typer.Option("--delimiter", help='Separator of cells in a text file, such as "|"; tab for tabs.')
 ]
 Seed = Annotated[
-    int, typer.Option(*option_names("random_state"), min=0, max=2**32 - 1, help="Same seed, same result, bit for bit.")
+    int,
+    typer.Option(
+        *option_names("random_state"), min=0, max=2**32 - 1, help="Seed; equal seeds give equal results, bit for bit."
+    ),
 ]
 Jobs = Annotated[int | None, typer.Option(*option_names("n_jobs"), help="Number of threads; all cores if not given.")]
 

@@ -1,4 +1,4 @@
-"""Tables that scikit-learn carries, by a name that the command line takes in place of a file.
+"""Tables that come with scikit-learn, by a name that the command line accepts instead of a file.
 
 Each comes as one Arrow table with its target among the columns, under a name that says what it is.
 """

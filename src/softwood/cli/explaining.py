@@ -30,7 +30,7 @@ from softwood.cli.task import class_labels, model_columns
 from softwood.explain import DecisionPath, column_contributions, decision_path, importances, rules, usage
 
 PICTURES = (".png", ".pdf", ".svg")
-# More rows than these change no picture and no mean that is shown.
+# More rows would not change the pictures and means that are shown.
 _MAX_ROWS = 2000
 
 MaybeSource = Annotated[str | None, typer.Argument(metavar="[TABLE]", help="File or built-in table with rows.")]
@@ -158,8 +158,8 @@ def _print_file(path: Path, as_json: bool) -> None:
 def _usage(estimator: Any, X: Any) -> dict[str, float]:
     used = usage(estimator, X.slice(0, _MAX_ROWS))
     return {
-        "mean_reachable_leaves_a_tree": float(np.mean(np.concatenate(used.mean_reachable_leaves))),
-        "leaves_a_tree": (used.traffic[0].shape[1] + 1) // 2,
+        "mean_reachable_leaves_per_tree": float(np.mean(np.concatenate(used.mean_reachable_leaves))),
+        "leaves_per_tree": (used.traffic[0].shape[1] + 1) // 2,
         "share_of_unused_splits": float(np.mean(np.concatenate([unused.ravel() for unused in used.unused_splits]))),
         "share_of_unused_leaves": float(np.mean(np.concatenate([unused.ravel() for unused in used.unused_leaves]))),
     }
@@ -217,6 +217,6 @@ def _print_row(console: Console, found: dict[str, Any]) -> None:
         screen.add_row(str(tree["member"]), str(tree["tree"]), f"{tree['contribution']:+.4f}", leaves)
     console.print(screen)
     first = found["trees"][0]
-    print(f"Splits on the likeliest way through member {first['member']}, tree {first['tree']}:")
+    print(f"Splits on the most likely path through member {first['member']}, tree {first['tree']}:")
     for rule in found["rules"]:
         print(f"  {rule}")

@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise ImportError("Reading table files needs pyarrow: pip install 'softwood[cli]'.") from error
 
-from softwood.cli.textformat import TableFileError, TextFormat, has_needless_zeros, text_format
+from softwood.cli.textformat import TableFileError, TextFormat, has_leading_zeros, text_format
 from softwood.model.whole_file import whole_file
 from softwood.tabular.table import DATES
 from softwood.tabular.texts import hint
@@ -47,7 +47,7 @@ def read_file(
 ) -> pa.Table:
     """Read a whole file; the types of text columns are inferred from all rows, but for those whose kind is given.
 
-    Numbers with needless zeros (0123) are texts: they are codes, and would lose the zeros.
+    Numbers with leading zeros (0123) are texts: they are codes, and would lose the zeros.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def _inspect(path: str | os.PathLike[str], delimiter: str | None) -> tuple[str, 
     if os.path.isdir(name):
         raise TableFileError(f"{name} is a folder; a table is one file. Name a file in it.")
     if not os.path.isfile(name):
-        raise TableFileError(f"There is no file {name!r}. Check the path (the present folder is {os.getcwd()}).")
+        raise TableFileError(f"There is no file {name!r}. Check the path (the current folder is {os.getcwd()}).")
     if os.path.getsize(name) == 0:
         raise TableFileError(f"{name} is empty; it must hold a header and rows. Check how it was written.")
     return name, separator
@@ -239,7 +239,7 @@ def _read_text(path: str, format_: TextFormat, kinds: Mapping[str, str]) -> pa.T
     except pa.ArrowInvalid:  # again in one thread: only then does the message contain the line
         table = arrow_csv.read_csv(path, read_options=_one_thread(), **options)
     numbers = [f.name for f in table.schema if f.name not in kinds and _is_number(f.type)]
-    if len(set(table.column_names)) < table.num_columns or not numbers or not has_needless_zeros(path, format_):
+    if len(set(table.column_names)) < table.num_columns or not numbers or not has_leading_zeros(path, format_):
         return table
     texts = dict.fromkeys(numbers, pa.string())
     convert = _convert_options(format_, texts, include_columns=numbers)
@@ -309,7 +309,7 @@ def _unreadable(path: str, error: Exception, format_: TextFormat | None) -> Tabl
     if isinstance(error, PermissionError):
         return TableFileError(f"{path} must be readable; it is not. Allow it: chmod u+r {shlex.quote(path)}")
     text = re.sub(r"^Could not open Parquet input source '.*?': ", "", " ".join(str(error).split()))
-    if "cannot infer number of columns" in text:  # a header without a line's end
+    if "cannot infer number of columns" in text:  # a header line without a line break
         return TableFileError(NO_ROWS.format(path))
     ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text)
     if ragged:
@@ -325,7 +325,7 @@ def _unreadable(path: str, error: Exception, format_: TextFormat | None) -> Tabl
         needed = {"double": "numbers", "bool": "true or false"}.get(type_, type_)
         where = f" in line {line}" if line else ""
         return TableFileError(
-            f"Column {_column_name(path, format_, int(column))!r} of {path} must hold {needed}, as at training; got "
+            f"Column {_column_name(path, format_, int(column))!r} of {path} must hold {needed}, as in training; got "
             f"{value!r}{where}{hint(value, 'numeric')}. Correct the cell, or leave it empty if the value is missing."
         )
     return TableFileError(

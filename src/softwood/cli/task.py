@@ -1,7 +1,7 @@
 """A table with its target in it in; features, target and task out, checked.
 
-`learning_task` takes a table apart for training and says what is wrong with it; `known_task` does the same for a model
-that already exists, whose columns and classes the table must then have. Files are left to `softwood.cli.tablefile`.
+`learning_task` takes a table apart for training and says what is wrong with it; `known_task` does the same for an
+existing model, whose columns and classes the table must have. Files are left to `softwood.cli.tablefile`.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def infer_task(table: Table, j: int) -> str:
 
 
 def _class_texts(table: Table, j: int) -> list[str]:
-    """Class labels of a column without missing cells, spelt alike whether they came as texts or not."""
+    """Class labels of a column without missing cells, in the same spelling whether or not they came as text."""
     if table.columns is not None and is_text(table.columns[j]) and table.kinds[j] in ("boolean", "numeric"):
         numbers = table.numbers(j)
         return class_labels(numbers.astype(bool) if table.kinds[j] == "boolean" else numbers)

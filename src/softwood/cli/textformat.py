@@ -60,8 +60,8 @@ def text_format(path: str, separator: str, *, is_given: bool = False) -> TextFor
     return TextFormat(separator)
 
 
-def has_needless_zeros(path: str, format_: TextFormat) -> bool:
-    """Whether a cell of the file may begin with a needless zero, as 0123 does; false if certainly none does."""
+def has_leading_zeros(path: str, format_: TextFormat) -> bool:
+    """Whether a cell of the file may have a leading zero, as 0123 has; false if certainly none does."""
     if path.lower().endswith(".gz"):  # not worth reading it once more
         return True
     cell = re.compile(rb'(?:\A|[\n\r" ' + re.escape(format_.separator).encode() + rb"])[-+]?0[0-9]")
@@ -82,7 +82,7 @@ def _beginning(path: str) -> bytes:
         return start
     if not start.startswith(_GZIP):
         raise TableFileError(
-            f"{path} is not compressed by gzip, as its name says. Take .gz off its name, or compress it."
+            f"{path} is not compressed with gzip, although its name ends in .gz. Rename it, or compress it."
         )
     try:
         with gzip.open(path) as file:
@@ -95,7 +95,7 @@ def _decoded(start: bytes, path: str) -> str:
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise _not_utf8(path, "UTF-16")
     if any(byte in _CONTROL for byte in start):
-        raise TableFileError(f"{path} is not a text file, whatever its name says. Save the table as CSV or Parquet.")
+        raise TableFileError(f"{path} is not a text file, despite its name. Save the table as CSV or Parquet.")
     # A character may be cut in two at the end of the sample.
     whole = start if len(start) < _SAMPLE_BYTES else start[: start.rfind(b"\n") + 1] or start[:-3]
     try:

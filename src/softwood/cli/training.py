@@ -56,17 +56,17 @@ def train(
     date: Date = None,
     strict: Strict = False,
     delimiter: Delimiter = None,
-    test_fraction: Annotated[float, typer.Option(help="Share of rows held out to judge the model.")] = 0.2,
+    test_fraction: Annotated[float, typer.Option(help="Share of rows held out to evaluate the model.")] = 0.2,
     params: Annotated[Path | None, typer.Option(help="JSON file of hyperparameters, as tune writes.")] = None,
     random_state: Seed = 0,
     n_jobs: Jobs = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to save the state of training to, every 30 s.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the --checkpoint, if that file exists.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint if that file exists.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Also write test rows, plots and an HTML report.")] = False,
     as_json: AsJson = False,
     hyperparameters: dict[str, Any] = {},  # noqa: B006 (never changed; each becomes an option)
 ) -> None:
-    """Train a model on a table, judge it on rows held out, write it to a file. Ctrl-C keeps the best epoch so far."""
+    """Train a model on a table, test it on held-out rows, write it to a file. Ctrl-C keeps the best epoch so far."""
     started = time.monotonic()
     files = {"model": out, "run": run_file(out)}
     require_place(out, (".safetensors",))
@@ -76,7 +76,7 @@ def train(
         require_place(checkpoint)
         require_apart([checkpoint], inputs)
     elif resume:
-        raise ValueError("--resume goes on from a file that --checkpoint names; name it.")
+        raise ValueError("--resume needs --checkpoint FILE, the file to continue from.")
     kinds = declared_kinds(categorical, numeric, date)
     frame, target, task = open_table(source, target, task, kinds=kinds, delimiter=delimiter)
     found = learning_task(frame, target, task=task, drop=drop or (), kinds=kinds, strict=strict)
@@ -109,7 +109,7 @@ def train(
     if as_json:
         print(as_json_text({key: value for key, value in run.items() if key != "history"} | {"files": names}))
     else:
-        title = f"{found.task} of {target!r}: {len(training_rows)} rows to learn from, {len(test_rows)} held out"
+        title = f"{found.task} of {target!r}: {len(training_rows)} rows for training, {len(test_rows)} for the test"
         print_metrics(metrics, title)
         print_files(names)
     if interrupted:
@@ -122,7 +122,7 @@ def tune(
     trials: Annotated[int, typer.Option(min=1, help="Trials to run now.")] = 50,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
     storage: Annotated[str | None, typer.Option(help="Optuna storage URL; a file beside --out if not given.")] = None,
-    study: Annotated[str | None, typer.Option(help="Name of the study; made of table and target if not given.")] = None,
+    study: Annotated[str | None, typer.Option(help="Name of the study; from table and target if not given.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON file for the best parameters.")] = Path("best.json"),
     task: Task = "auto",
     drop: Drop = None,
@@ -161,7 +161,7 @@ def tune(
         if kept is None:
             raise
         best, interrupted = kept, True
-        print_notes(["Interrupted: the best trial so far is written. The same command goes on with the study."])
+        print_notes(["Interrupted: the best trial so far is written. The same command continues the study."])
     write_whole(out, as_json_text(best.params).encode())
     if as_json:
         print(as_json_text({"study": name, "storage": without_password(storage), **asdict(best)}))
@@ -190,7 +190,7 @@ def _estimator(task: str, params: dict[str, Any], seed: int, n_jobs: int | None,
 
 
 def _fit(estimator: Any, training: LearningTask, checkpoint: Path | None = None, resume: bool = False) -> bool:
-    """Train. Returns whether Ctrl-C stopped it; in the first epoch, when there is nothing to keep yet, it passes on."""
+    """Train. Returns whether Ctrl-C stopped it; in the first epoch there is nothing to keep, so it is raised again."""
     interrupted = False
     try:
         estimator.fit(training.features, training.target, checkpoint=checkpoint, resume=resume)
@@ -212,7 +212,7 @@ def _read_params(path: Path | None) -> dict[str, Any]:
     try:
         params = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} must hold a JSON object of parameters; it is no JSON ({error}).") from None
+        raise ValueError(f"{path} must hold a JSON object of parameters; it is not valid JSON ({error}).") from None
     if not isinstance(params, dict):
         raise ValueError(f'{path} must hold a JSON object of parameters, such as {{"depth": 5}}.')
     return params

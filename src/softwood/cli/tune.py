@@ -157,7 +157,7 @@ def run_search(
     except optuna.exceptions.StorageInternalError as error:
         raise ValueError(
             f"The storage {without_password(storage or '')!r} failed during the search ({_first_line(error)}). "
-            "Trials that had ended are kept: run the same command to go on."
+            "Finished trials are kept: run the same command to continue."
         ) from error
     best = _best(made, search.metric)
     if best is None:
@@ -200,8 +200,8 @@ def _require_same_search(study: optuna.Study, search: Search) -> None:
         known = study.user_attrs.get(name, value)
         if known != value:
             raise ValueError(
-                f"Study {study.study_name!r} was begun with {name} = {known!r}; this search has {value!r}, and scores "
-                "could not be compared. Choose another --study name, or the same settings."
+                f"Study {study.study_name!r} was started with {name} = {known!r}; this search has {value!r}, so "
+                "scores cannot be compared. Choose another --study name, or the same settings."
             )
         study.set_user_attr(name, value)
 

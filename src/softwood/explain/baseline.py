@@ -1,8 +1,8 @@
-"""What a simple model makes of the same rows: predictions to compare those of a fitted model with.
+"""Predictions of simple models for the same rows, to compare a fitted model with.
 
 There are two for each task: a linear model (logistic regression, or ridge regression) on standardised numbers and
-one-hot categories, and a constant (the shares of the classes, or the mean). They learn from training rows where those
-are given. Otherwise they learn from the judged rows themselves, by cross-validation, so that no row is predicted by a
+one-hot categories, and a constant (the shares of the classes, or the mean). They learn from training rows if
+those are given. Otherwise they learn from the evaluated rows by cross-validation, so that no row is predicted by a
 model that has seen it.
 """
 

@@ -1,7 +1,7 @@
 """How predictions move with one column: the mean prediction if every row had the same value there.
 
-Beside it stand what the column holds (a histogram), and the mean of the target in rows of similar values. The two
-differ where other columns move along with this one.
+It comes with a histogram of the column and with the mean target of rows with similar values. Mean prediction and mean
+target differ where other columns vary together with this one.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _truth(
 def _truth_of_levels(
     places: NDArray[np.int64], n_levels: int, target: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """Mean target of each level that has rows enough."""
+    """Mean target of each level with enough rows."""
     if target is None:
         return np.empty((0, 5))
     is_share = bool(np.isin(target, (0, 1)).all())

@@ -1,7 +1,7 @@
-"""Predictions beside the truth: where a model errs, how often, and how far.
+"""Predictions compared with the truth: where a model is wrong, how often, and by how much.
 
-`Judgement` holds rows with known targets and what a model predicts of them. What a page shows of it (counts by
-threshold, confusion, curves, residuals, the rows of the largest errors) is computed here as plain numbers.
+`Judgement` holds known targets of rows and a model's predictions for them. What the page shows (counts by
+threshold, confusion, curves, residuals, the rows with the largest errors) is computed here as plain numbers.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Judgement:
 
 
 def judge(model: Model, X: Any, y: Any) -> Judgement:
-    """Judge a model by rows with known targets; an error if the targets are not of its kind."""
+    """Evaluate a model on rows with known targets; an error if the targets do not match the model."""
     target = np.asarray(y)
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]

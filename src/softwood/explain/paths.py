@@ -131,7 +131,7 @@ def _tree_path(rows: MemberRows, member: int, tree: int, n_members: int) -> Tree
 
 
 def rules(estimator: Any, X: Any, row: int = 0, *, member: int = 0, tree: int = 0) -> list[SplitRule]:
-    """The splits that one row meets on its likeliest way through one tree, in units of the table.
+    """The splits that one row meets on its most likely path through one tree, in units of the table.
 
     ``str(rule)`` is a sentence; `softwood.explain.split_rules.SplitRule` has the numbers behind it.
 

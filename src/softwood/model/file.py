@@ -1,7 +1,7 @@
 """A fitted model to and from one file: its parts as plain data and arrays.
 
-docs/file-format.md describes the result. `softwood.model.container` puts plain data and arrays into a safetensors file,
-`softwood.model.file_checks` refuses what is read if no fit could have made it.
+docs/file-format.md describes the result. `softwood.model.container` puts plain data and arrays into a safetensors file;
+`softwood.model.file_checks` refuses contents that no fit could have produced.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, Me
 
 
 def write_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write a model to one file; a kill at any moment leaves the old file or the new one, whole."""
+    """Write a model to one file. If the process is killed, the old or the new file is there, complete."""
     data, arrays = model.preprocessor.to_plain()
     metadata = {
         "preprocessor": data,
@@ -123,9 +123,9 @@ def _head_from_plain(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> Hea
         if dtype.kind not in "biufUO" or any(not isinstance(v, (str, int, float, bool)) for v in values):
             raise ModelFileError("class labels must be strings, numbers or booleans.")
         if dtype.kind == "U" and not 0 <= dtype.itemsize <= 4 * max(map(len, values), default=1):
-            raise ModelFileError(f"class labels of dtype {dtype.str} are shorter than that.")
+            raise ModelFileError(f"class labels of dtype {dtype.str} are shorter than their dtype says.")
         classes = np.array(values, dtype=dtype)
-        require(classes.tolist() == values, "class labels are not of their type.")
+        require(classes.tolist() == values, "class labels do not have their dtype.")
     mean, scale = arrays.get("head.target_mean"), arrays.get("head.target_scale")
     return Head(str(data["task"]), Loss(**fields), classes, mean, scale)
 
@@ -159,7 +159,7 @@ def _member_to_plain(
 
 
 def _lookup_arrays(trees: LookupTrees, lookups: Sequence[Lookup]) -> dict[str, np.ndarray]:
-    """Arrays of trees of lookups as a file holds them: those of integers packed, of tables and splits as runs."""
+    """Arrays of lookup trees as a file holds them: integers packed; tables and splits as runs."""
     begin = trees.value_begin(lookups)
     is_last = np.zeros(len(trees.values), dtype=bool)
     is_last[begin[1:] - 1] = True
@@ -179,7 +179,7 @@ def _lookups_from_plain(
     data: dict[str, Any], i: int, get: Callable[[str], Any], lookups: Sequence[Lookup]
 ) -> LookupTrees:
     split_bias, leaf_weight, offset = get("split_bias"), get("leaf_weight"), get("offset")
-    if "n_trees" in data:  # earlier files have these numbers as they are
+    if "n_trees" in data:  # earlier files hold these arrays unpacked
         m, n_leaves = data["n_trees"], 1 << data["depth"]
         split_bias = unpack_floats(split_bias, (m, n_leaves - 1))
         leaf_weight = unpack_floats(leaf_weight, (m, n_leaves, offset.size))
@@ -189,7 +189,7 @@ def _lookups_from_plain(
     steps = unpack_integers(get("table_column"), int(table_begin[-1]), np.int32)
     columns = runs(steps, table_begin[:-1])
     inside = bool(np.all((columns >= 0) & (columns < len(lookups))))
-    require(inside, f"a table of member {i} reads a column that is not there.")
+    require(inside, f"a table of member {i} reads a column that does not exist.")
     begin = np.cumsum([0, *(lookups[c].n_entries - 1 for c in columns.tolist())])
     known = runs(unpack_integers(get("values"), int(begin[-1]), np.int16), begin[:-1])
     last = unpack_integers(get("last_values"), len(columns), np.int16)
@@ -217,7 +217,7 @@ def _member_from_plain(
     require(split_weight.ndim == 3 and split_weight.size > 0, f"member {i} has no splits.")
     if mask is not None:
         packed = (*split_weight.shape[:2], -(-split_weight.shape[2] // 8))
-        require(mask.shape == packed and mask.dtype == np.uint8, f"the feature mask of member {i} has a wrong shape.")
+        require(mask.shape == packed and mask.dtype == np.uint8, f"the feature mask of member {i} has the wrong shape.")
         mask = np.unpackbits(mask, axis=2, count=split_weight.shape[2]).astype(bool)
     if "batch_norm" in data:
         parts = {name: get(f"batch_norm.{name}") for name in ("mean", "variance", "scale", "shift")}

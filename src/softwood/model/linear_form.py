@@ -1,7 +1,7 @@
 """A model of lookups in, the same model with linear splits out, for training that knows no other splits.
 
 On a number a table is a sum of ramps from knot to knot, on a category a sum of flags. Warm starts, `partial_fit`,
-PyTorch and ONNX go on from this form; a row's split values differ by the rounding of fractions only.
+PyTorch and ONNX start from this form; a row's split values differ by the rounding of fractions only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the splits of one member do with some rows, whatever their kind: for importances and explanations.
 
-Comes in: a model, a member and rows of the base matrix. Goes out: split values, and what each column of the table
+Input: a model, a member and rows of the base matrix. Output: split values, and what each column of the table
 brings to them, in float64. A split value is always its bias plus the sum over columns of what they bring.
 
 Legend: n rows, m trees, d depth.

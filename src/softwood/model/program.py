@@ -11,8 +11,8 @@ A row of a table passes five steps, and a `Program` holds one attribute for each
 5. ``head``: raw scores to class probabilities, values or quantiles.
 
 `softwood.model.lowering` makes a program of a model. The native predictor, C, ONNX, PyTorch and the explanations start
-from it. `Program.interpret` runs it in NumPy: slow, and the definition that the others are tested against. It leaves
-rounding open: what the predictor and exported C promise about bits stands in core/include/softwood/predictor.h.
+from it. `Program.interpret` runs it in NumPy: slow, but the definition that the others are tested against. It does not
+define rounding; core/include/softwood/predictor.h says which bits the predictor and the exported C guarantee.
 
 Legend: n rows, q base columns, p features, k scores, m trees, d depth, t targets.
 """
@@ -67,11 +67,11 @@ class PredictionHead:
     link : Link
     classes : ndarray, optional
         Labels of a classification in the order of the outputs (BINARY: the score is for the second). For LOGISTIC, the
-        names of labels that a row may have or not, each on its own.
+        names of the labels, of which a row may have any number.
     target_mean, target_scale : ndarray [t], optional
         Of a regression: predictions are value * scale + mean. Scores of one target stand side by side.
     quantile_ranks : tuple of int
-        Place of each quantile of a target in rising order; empty if scores are no quantiles. Quantiles of a row that
+        Place of each quantile of a target in rising order; empty if scores are not quantiles. Quantiles of a row that
         are out of order are sorted.
     """
 
@@ -172,7 +172,7 @@ class TableColumn:
 class Program:
     """A fitted model's prediction; see the module's description.
 
-    `given_columns` are the names of all columns at fit, where `columns` are a choice of them; else empty.
+    `given_columns` are the names of all columns at fit if `columns` are only some of them; otherwise it is empty.
     """
 
     columns: tuple[TableColumn, ...]
@@ -185,7 +185,7 @@ class Program:
     given_columns: tuple[str, ...] = ()
 
     def read(self, X: Any) -> Table:
-        """A table with this program's columns, matched by name where both have names; an error if they do not fit."""
+        """A table with this program's columns, matched by name where both have names; an error if they do not match."""
         must_match = self.has_column_names
         if not self.given_columns:
             return read_table(X, kinds=self.kinds, names=self.column_names, must_match=must_match)
@@ -193,7 +193,7 @@ class Program:
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        """Number of each of this program's columns among those of the table at fit."""
+        """Position of each of this program's columns in the table at fit."""
         if not self.given_columns:
             return tuple(range(len(self.columns)))
         place = {name: j for j, name in enumerate(self.given_columns)}
@@ -216,7 +216,7 @@ class Program:
 
     @property
     def n_outputs(self) -> int:
-        """Numbers that the head makes of a row's scores."""
+        """Number of outputs of the head per row."""
         return 2 if self.head.link is Link.BINARY else self.n_scores
 
     @property

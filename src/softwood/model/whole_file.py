@@ -1,7 +1,7 @@
 """Files that appear whole or not at all, whenever the writer is killed.
 
 The contents go to a temporary file beside their place, which is then renamed. The temporary file is locked while it is
-written: one that nobody holds a lock on was left behind by a kill, and the next writer of the same file removes it.
+written: one without a lock was left behind by a killed process, and the next writer of the same file removes it.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ CalendarPart   month (1 to 12), weekday (0 is Monday) or hour (0 to 23), in UTC 
 TargetMean     the mean of the target at the category's code                           that of its code
 =============  ======================================================================  ==================
 
-`read_base` makes the base matrix of a table. What is learned from a table stands in `softwood.tabular.columns`; what
-becomes of base columns, in `softwood.tabular.features`.
+`read_base` makes the base matrix of a table. `softwood.tabular.columns` has what is learned from a table,
+`softwood.tabular.features` what becomes of base columns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A table and its targets in, a fitted model out: how the estimators train.
 
-Each member holds out another fold for the choice of its best epoch, and their raw scores are averaged. What "auto"
-means is left to `softwood.training.rules`, checks of labels and the interface of scikit-learn to
-`softwood.estimators`, the loop over epochs to `softwood.training`.
+Each member holds out a different fold to choose its best epoch, and the raw scores of all members are averaged. Left to
+others: what "auto" means (`softwood.training.rules`), checks of labels and scikit-learn's interface
+(`softwood.estimators`), and the loop over epochs (`softwood.training`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from softwood.training.hyperparameters import resolve_auto
 from softwood.training.judge import resolve_metric
 from softwood.training.progress import Callbacks, Progress, check_callbacks
 
-# Fewer rows than this in a fold say nothing about the best epoch.
+# A fold with fewer rows cannot choose the best epoch.
 _MIN_HELD_OUT_ROWS = 2
 
 
@@ -46,9 +46,9 @@ class FitResult:
     ----------
     model : Model
     trained : list of TrainedMember
-        The members, with what a later call needs to go on.
+        The members, with what a later call needs to continue.
     chosen : dict
-        What each hyperparameter became that was "auto".
+        Value chosen for each hyperparameter that was "auto".
     oof_scores : ndarray [n, k], optional
         Raw scores of each row of the table by the members that held it out; NaN where none did.
     """
@@ -70,7 +70,7 @@ def training_config(params: Mapping[str, Any], head: Head, n_rows: int) -> Train
 
 
 def deal_folds(y: np.ndarray, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Fold of each row [n]: of every `n_folds` rows that are neighbours in the order of y, each goes to another fold.
+    """Fold of each row [n]: of `n_folds` consecutive rows in the order of y, each goes to a different fold.
 
     Classes are thus spread evenly, and so are sets of labels and the values of a regression's (first) target.
     """
@@ -85,7 +85,7 @@ def deal_folds(y: np.ndarray, n_folds: int, rng: np.random.Generator) -> NDArray
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What concerns one run rather than the model: randomness, threads, where checkpoints go, and who trains."""
+    """Settings of one run rather than of the model: seed, threads, checkpoints, and what trains the members."""
 
     seed: int
     n_threads: int | None = None
@@ -117,7 +117,7 @@ def train(
         Evaluation sets, the last of which decides the best epoch of every member; without any, each member holds out a
         fold of the training rows.
     previous : Model, optional
-        Go on from this model, whose preprocessing then stays; lookups become linear splits.
+        Continue from this model and keep its preprocessing; lookups become linear splits.
     """
     previous = None if previous is None else linear_form(previous)
     metric, functions = resolve_metric(params["eval_metric"]), check_callbacks(params["callbacks"])
@@ -205,10 +205,10 @@ def _fit(
     callbacks: Callbacks,
     deadline: float | None,
 ) -> tuple[list[TrainedMember], dict[str, float]]:
-    """Train the first member with both penalties, and the others with that of the lower held-out loss, which is told.
+    """Train the first member with both penalties, and the others with the one whose held-out loss is lower.
 
-    Most tables want the strong penalty; those of little noise and much interaction want nearly none. Held-out rows tell
-    them apart, and no property of the table does.
+    Most tables need the strong penalty; tables with little noise and many interactions need almost none. Only held-out
+    rows can tell which, so the chosen penalty is returned beside the members.
     """
 
     def fit(config: TrainingConfig, some: Sequence[MemberData], suffix: str = "") -> list[TrainedMember]:
@@ -236,7 +236,7 @@ def _fit(
 
 
 def _out_of_fold(members: Sequence[MemberData], trained: Sequence[TrainedMember], n_rows: int) -> NDArray[np.float64]:
-    """Mean raw score [n, k] of each row over the times that a member held it out; NaN for rows that none did."""
+    """Mean raw score [n, k] of each row over the times that a member held it out; NaN where no member did."""
     k = trained[0].trees.leaf_weight.shape[2]
     total, n = np.zeros((n_rows, k)), np.zeros((n_rows, 1))
     for data, member in zip(members, trained, strict=False):  # fewer, if training was cut short
@@ -248,9 +248,9 @@ def _out_of_fold(members: Sequence[MemberData], trained: Sequence[TrainedMember]
 
 
 def _encodings(params: Mapping[str, Any], previous: Model | None = None) -> list[str]:
-    """Which encoding each member reads: lookups, unless the caller chose another or wants what they cannot do."""
+    """Which encoding each member reads: lookups, unless the caller chose another or what they do not support."""
     name = params["encoding"]
-    if previous is not None:  # whose members keep the encoding that they were trained with
+    if previous is not None:  # its members keep the encoding that they were trained with
         known = list(previous.preprocessor.encodings)
         kept = [member.encoding for member in previous.members]
         return kept + [name if name in known else known[0]] * (params["n_members"] - len(kept))
@@ -270,8 +270,8 @@ def _grown(params: Mapping[str, Any], given: Mapping[str, Any], previous: Model)
         if params[name] < value or (name == "depth" and params[name] != value):
             rule = "stay as it is" if name == "depth" else "not get smaller"
             raise ValueError(
-                f"With warm_start {name} must {rule}; the present model has {value}, got {params[name]}. Set it back, "
-                "or fit anew with warm_start=False."
+                f"With warm_start {name} must {rule}; the fitted model has {value}, got {params[name]}. Set it back, "
+                "or start over with warm_start=False."
             )
     return params
 
@@ -279,9 +279,9 @@ def _grown(params: Mapping[str, Any], given: Mapping[str, Any], previous: Model)
 def train_on_piece(
     table: Table, problem: Problem, params: Mapping[str, Any], run: RunOptions, *, previous: FitResult | None
 ) -> FitResult:
-    """Take one pass over one piece of a longer table, at a constant learning rate and without held-out rows.
+    """Train for one pass over one piece of a longer table, at a constant learning rate and without held-out rows.
 
-    The first piece decides the preprocessing. Memory is in proportion to the piece.
+    The first piece decides the preprocessing. Memory is proportional to the size of the piece.
     """
     refuse_monotone(params["monotonic_cst"], "partial_fit")
     rng = np.random.default_rng(run.seed)
@@ -319,7 +319,7 @@ def train_on_piece(
 
 
 def restart(model: Model) -> FitResult:
-    """A fitted model as the piece before the next, with linear splits and without the optimiser's moments."""
+    """A fitted model as the result of an earlier piece, with linear splits and without the optimiser's moments."""
     model = linear_form(model)
     return FitResult(model, [TrainedMember(member.trees, best_epoch=0, best_loss=np.nan) for member in model.members])
 
@@ -425,7 +425,7 @@ def _assemble(
 def _append(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """History of a further piece after that of earlier ones; only the last counts as best."""
     n_epochs = max(before["epoch"], default=-1) + 1
-    unknown = [float("nan")] * len(before["epoch"])  # what the version that wrote an older model did not note
+    unknown = [float("nan")] * len(before["epoch"])  # of columns that an older version did not record
     joined = {key: before.get(key, unknown) + after[key] for key in after}
     joined["epoch"] = before["epoch"] + [epoch + n_epochs for epoch in after["epoch"]]
     joined["is_best"] = [False] * len(before["epoch"]) + after["is_best"]

@@ -50,7 +50,7 @@ def monotone_signs(chosen: Any, preprocessor: Preprocessor, task: str, encodings
 def refuse_monotone(chosen: Any, what: str) -> None:
     """Raise a ValueError if there are constraints, for kinds of training that cannot keep them."""
     if chosen is not None:
-        raise ValueError(f"monotonic_cst cannot be combined with {what}; fit anew on the whole table instead.")
+        raise ValueError(f"monotonic_cst cannot be combined with {what}; fit the whole table instead.")
 
 
 def restrict_monotone(chosen: Any, names: Sequence[str], columns: Sequence[int]) -> list[int] | None:

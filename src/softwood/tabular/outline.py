@@ -1,7 +1,7 @@
-"""The sketch of a table in, all that is learned from a table before training out, and cells of its pieces.
+"""The sketch of a table in; everything that is learned before training, and the cells of its pieces, out.
 
-Ranges, categories, classes and the head come from exact facts. Knots and scales are fitted to the sampled rows by the
-code that fits them to a table in memory, which takes them from as many rows. ::
+Ranges, categories, classes and the head come from exact facts. Knots and scales are fitted to the sampled rows, by the
+same code as for a table in memory, which samples as many rows. ::
 
     total = merge(sketch(piece_0, target), sketch(piece_1, target))
     outline = Outline.of(total, target, params)
@@ -51,7 +51,7 @@ class LevelSums:
 
 @dataclass(frozen=True, eq=False)
 class Outline:
-    """What a sketch says of a table, but for the means of the target by level, which need another look at all rows.
+    """What a sketch says about a table, except target means by level, which need a second pass over all rows.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Outline:
         return shares[1:] if self.problem.task == "binary" else shares
 
     def learn(self, sums: LevelSums | None = None) -> Encoder:
-        """Fit target means and lookups, and with that all that turns rows of the table into cells."""
+        """Fit target means and lookups, which complete what turns rows of the table into cells."""
         crossed: dict[int, NDArray[np.float32]] = {}
         if self.needs_level_sums:
             assert sums is not None
@@ -224,7 +224,7 @@ class Encoder:
         )
 
     def checksum(self) -> str:
-        """Changes with everything that cells, targets, weights and offsets depend on beside the rows."""
+        """A hash of everything besides the rows that cells, targets, weights and offsets depend on."""
         data, arrays = self.preprocessor.to_plain()
         arrays = arrays | self.lookups.arrays()
         arrays |= {f"crossed.{j}": means for j, means in self.crossed.items()}

@@ -5,10 +5,10 @@ Of a wide sparse matrix, `softwood.tabular.screening` leaves a few hundred colum
 The constraint is that on the number of groups, where a group is all tables that read one column of the table, in every
 split and member (a group L0 constraint, as in Ibrahim, Behdin and Mazumder's Skinny Trees, NeurIPS 2023). It is met by
 hard thresholding in rounds: a few members are trained, groups are compared by what they decide on training rows
-(`softwood.model.importance`), and the least of them are set to zero for good. The deviation from the reference is that
-each round trains anew: splits see a random part of the columns, and those whose columns are gone get others.
+(`softwood.model.importance`), and the smallest ones are set to zero permanently. Unlike in the reference, each round
+trains from the start: splits see a random part of the columns, and those whose columns are gone get others.
 
-Comes in: a table and its targets. Goes out: numbers of columns. The model itself is trained by `softwood.tabular.fit`.
+Input: a table and its targets. Output: numbers of columns. The model itself is trained by `softwood.tabular.fit`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def train_on_selected(
 ) -> FitResult:
     """What `softwood.tabular.fit.train` does, with at most `params["max_columns"]` columns of the table.
 
-    A model that is gone on from keeps its columns.
+    If training continues from a model, that model's columns are kept.
     """
     begin = time.monotonic()
     screened = screen_columns(table, problem) if previous is None else []

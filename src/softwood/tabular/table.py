@@ -1,7 +1,7 @@
 """Data frame, array or sparse matrix in; typed columns out.
 
 Accepts NumPy arrays (numeric or object), nested lists, SciPy sparse matrices, and every eager data frame that narwhals
-knows (pandas, polars, pyarrow, ...). Each column has one of these kinds:
+supports (pandas, polars, pyarrow, ...). Each column has one of these kinds:
 
 ========== =====================================================================================
 numeric    integers, floats, decimals, durations and times of day (in seconds)
@@ -180,10 +180,10 @@ def read_table(
 
 
 def read_part(X: Any, *, kinds: Sequence[str], places: Sequence[int], given: Sequence[str], must_match: bool) -> Table:
-    """Read a table of which a model needs some columns: all the `given` columns of the fit, or those at `places` alone.
+    """Read a table for a model that needs only some of its columns.
 
-    Columns are found by name where both the model and X have names (`must_match`); further ones are not read. `kinds`
-    are those of the needed columns.
+    X has all the `given` columns of the fit, or only those at `places`. Columns are found by name if both the model and
+    X have names (`must_match`); others are not read. `kinds` are those of the needed columns.
     """
     table = _read_container(X)
     n_given, names = len(given), [given[j] for j in places]
@@ -240,7 +240,7 @@ def _find_kind(table: Table, j: int, declared: str | None) -> str:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Say in which column a cell is that cannot be read."""
+    """Add the name of the column to an error about one of its cells."""
     try:
         yield
     except TypeError as error:
@@ -250,7 +250,7 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _places(present: Sequence[str], known: Sequence[str]) -> list[int]:
-    """Where each known column stands among those present; the error is that of scikit-learn's estimators."""
+    """Position of each known column among the present ones; the error message is that of scikit-learn."""
     place = {name: j for j, name in enumerate(present)}
     unseen, missing = sorted(set(present) - set(known)), sorted(set(known) - set(present))
     if unseen or missing or len(present) != len(known):
@@ -352,8 +352,8 @@ def resolve_kinds(declared: Any, table: Table) -> dict[int, str]:
 def without_infinities(values: np.ndarray, name: str, *, is_known: bool) -> np.ndarray:
     """The values themselves if none is infinite, or a copy in which infinities are the largest finite values.
 
-    With a warning that names the column. Of a known table, in which the largest value of the training rows may be
-    absent, they are the largest numbers of the type; either way they lie beyond all others.
+    A warning names the column. A known table need not contain the largest training value, so there infinities become
+    the largest numbers of the type. Either way they lie beyond all other values.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         suspicious = not np.isfinite(values.sum(dtype=np.float64))
@@ -367,7 +367,7 @@ def without_infinities(values: np.ndarray, name: str, *, is_known: bool) -> np.n
 
 
 def warn_of_infinity(name: str) -> None:
-    """Say that a column holds an infinity."""
+    """Warn that a column holds an infinity."""
     warnings.warn(
         f"Column {name!r} holds infinities, which are read as the largest finite value. Replace them by NaN where they "
         "stand for missing values.",

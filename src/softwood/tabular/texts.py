@@ -5,7 +5,7 @@ texts of a column, `text_numbers` reads them once the kind is known. Empty texts
 
 ==================  ==========================================================================================
 boolean             true and false, in small or capital letters
-numeric             decimal numbers none of which begins with a needless zero (0123 is a code); also 09:30[:15]
+numeric             decimal numbers without leading zeros (0123 is a code); also 09:30[:15]
 datetime            2012-10-02, 2012/10/02, 10/02/2012 (month first), 2 Oct 2012, October 2, 2012; each also with a
                     time (09:00, 09:00:15.5, 9:00 pm) and a zone (Z, +02:00)
 datetime_day_first  the same, with 02-10-2012 read as the second of October

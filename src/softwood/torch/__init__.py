@@ -1,7 +1,7 @@
 """The tree ensemble as a PyTorch layer.
 
 `TreeEnsemble` is an `nn.Module` that trains with the rest of a network; `tree_ensemble` is the function behind it, and
-`GammaSchedule` narrows the soft band while training goes on. On the CPU softwood's native kernels run, which compute
+`GammaSchedule` narrows the soft band during training. On the CPU softwood's native kernels run, which compute
 only what each sample reaches; elsewhere, and where PyTorch needs to see inside (ONNX export, second derivatives), the
 same function in plain PyTorch operations. `from_model` and `to_model` carry the weights of a fitted model to a module
 and back; they, and the estimators with scikit-learn, are imported on first use.

@@ -1,6 +1,6 @@
 """Checkpoints of a fit: everything that training needs to continue, in one safetensors file.
 
-Comes in: the members between two epochs. Goes out: a file that is complete at any moment (written to a temporary file,
+Input: the members between two epochs. Output: a file that is complete at any moment (written to a temporary file,
 then renamed), and later the members as they were. A checkpoint belongs to one configuration and one set of tables;
 others are refused. Models are saved by `model`, not here.
 """

@@ -198,7 +198,7 @@ class Hyperparameters:
         on_command_line=False,
     )
     warm_start: bool = declare(
-        False, "Let `fit` continue from the present model instead of starting anew.", on_command_line=False
+        False, "Let `fit` continue from the fitted model instead of starting over.", on_command_line=False
     )
     monotonic_cst: Annotated[Any, Unchecked("dict, array of int or None")] = declare(
         None,

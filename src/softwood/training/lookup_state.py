@@ -1,6 +1,6 @@
 """One ensemble of lookup trees in training, with the protocol of `softwood.training.state.MemberState`.
 
-Comes in: a configuration and rows of cells. Goes out: trees of lookups, as prediction reads them. Blocks, lanes and the
+Input: a configuration and rows of cells. Output: trees of lookups, as prediction reads them. Blocks, lanes and the
 weights that tables are made of are explained in core/include/softwood/lookup.h.
 """
 

@@ -1,6 +1,6 @@
 """Fit loop over the native trainers: several ensembles ("members") at once, early stopping, history, checkpoints.
 
-Comes in: a finite float matrix or cells of lookups, numeric targets, row numbers. Goes out: trees with their batch
+Input: a finite float matrix or cells of lookups, numeric targets, row numbers. Output: trees with their batch
 normalisation, and what happened in each epoch. Encoding of tables is left to `softwood.tabular`, prediction and files
 to `softwood.model`, the arithmetic of a step to the core.
 """
@@ -141,7 +141,7 @@ class _Fit:
             write_checkpoint(path, self.config, self.members, self.states, self.next_epoch, self.run_seed)
         except OSError as error:
             warnings.warn(
-                f"The checkpoint {os.fspath(path)} could not be saved ({error}); training goes on.", stacklevel=2
+                f"The checkpoint {os.fspath(path)} could not be saved ({error}); training continues.", stacklevel=2
             )
 
     def active(self) -> list[int]:

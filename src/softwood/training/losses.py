@@ -1,6 +1,6 @@
 """Losses of the native trainer: which number is minimised, and how raw scores become predictions.
 
-Comes in: the name of a loss, its parameters, the targets. Goes out: a checked `Loss`, the number of outputs it needs,
+Input: the name of a loss, its parameters, the targets. Output: a checked `Loss`, the number of outputs it needs,
 the best constant score to start from, and the inverse link that turns raw scores into predictions. Values and gradients
 while training are the core's; this module has what is done once per fit.
 """

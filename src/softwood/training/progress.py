@@ -1,4 +1,4 @@
-"""What is told of a fit after each epoch: to the callbacks of the caller, and to people by a progress bar.
+"""Reports on a fit after each epoch: to the callbacks of the caller, and to people by a progress bar.
 
 The bar is drawn by rich where that is installed and the output is a terminal or a notebook, and printed as plain lines
 elsewhere. Ready callbacks are in `softwood.callbacks`.
@@ -28,7 +28,7 @@ class EpochSummary:
     ----------
     step : int
         Epochs that this fit has called callbacks for before this one. Members may be trained one after the other, so
-        that `epoch` starts again while `step` goes on.
+        that `epoch` starts again while `step` continues.
     epoch, max_epochs : int
         Epoch of the members, counted from 0, and their largest number.
     train_loss, validation_loss, validation_metric : float
@@ -54,7 +54,7 @@ class EpochSummary:
     members: tuple[EpochRecord, ...]
 
 
-# What an epoch is told by: names of numbers of an `EpochSummary`, which are means over members.
+# What is reported of an epoch: names of numbers of an `EpochSummary`, which are means over members.
 EPOCH_VALUES = (
     "train_loss",
     "validation_loss",

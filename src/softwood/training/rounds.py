@@ -1,11 +1,11 @@
-"""One model over rows that lie in shards: local steps on each shard, then an average, and so on ("rounds").
+"""One model over rows in shards, trained in rounds: local steps on each shard, then an average over shards.
 
-Comes in: the common state and the rows of one shard. Goes out: the state that the shard's own steps led to; `average`
-makes the next common state of those of all shards. Parameters are averaged together with the moments of Adam, in
-float64 and in the order of the shards. Every function here is pure: what it returns depends on its arguments alone, so
-that whoever loses a result may compute it again, anywhere, and gets the same bits.
+Input: the common state and the rows of one shard. Output: the state after the shard's own steps; `average` makes the
+next common state from those of all shards. Parameters and the moments of Adam are averaged in float64, in the order of
+the shards. Every function here is pure: its result depends on its arguments alone, so a lost result can be computed
+again anywhere, with the same bits.
 
-Who calls these functions, and where, is left to others: `softwood.dask` sends them to workers.
+Where these functions run is left to the caller: `softwood.dask` sends them to workers.
 
 The method is local SGD with Adam (Stich, 2019; Douillard et al., 2023) with shared moments.
 """
@@ -94,7 +94,7 @@ class CommonState:
 
 @dataclass(frozen=True, eq=False)
 class ShardResult:
-    """Where the steps on one shard led to: parameters and moments, what they count for, and what it took."""
+    """Result of the steps on one shard: parameters and moments, their weight in the average, and the time taken."""
 
     arrays: dict[str, FloatArray]
     weight: float
@@ -187,7 +187,7 @@ def trees_of(plan: RoundPlan, averages: dict[str, FloatArray], n_rounds: int) ->
 
 
 def gamma_after(plan: RoundPlan, n_rounds: int) -> float:
-    """Gamma of the last step of so many rounds; see `Schedule` in the core."""
+    """Gamma of the last step of `n_rounds` rounds; see `Schedule` in the core."""
     config = plan.config
     end = config.gamma if config.gamma_end is None else config.gamma_end
     begin, until = config.gamma_window
@@ -209,7 +209,7 @@ def _piece(rows: Samples, plan: RoundPlan, shard: int, epoch: int, part: int) ->
 
 
 class _ShardState(LookupState):
-    """A member that goes on from a common state."""
+    """A member that continues from a common state."""
 
     def __init__(self, plan: RoundPlan, state: CommonState, data: MemberData, n_threads: int) -> None:
         self._common = state

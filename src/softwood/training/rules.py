@@ -1,6 +1,6 @@
 """What "auto" means: hyperparameters as functions of how long and wide a table is, and of the task.
 
-Comes in: the size of a table, and the hyperparameters that are already known. Goes out: one value per rule. The
+Input: the size of a table, and the hyperparameters that are already known. Output: one value per rule. The
 declarations in `softwood.training.hyperparameters` name the rules; docs/tabular.md explains them with the measurements
 behind them.
 """

@@ -1,6 +1,6 @@
 """One ensemble in training: its arrays, its compiled trainer, and the best parameters so far.
 
-Comes in: a configuration and rows. Goes out: the state between two epochs, as arrays and a few numbers, which is what
+Input: a configuration and rows. Output: the state between two epochs, as arrays and a few numbers, which is what
 checkpoints hold. When to stop is left to `loop`.
 """
 
@@ -94,7 +94,7 @@ class MemberState:
         return found if self.validation_scores is None else found | {VALIDATION_SCORES: self.validation_scores.copy()}
 
     def keep_best(self, epoch: int, loss: float) -> None:
-        """Remember the present parameters. The assignment comes last: an interrupt leaves the old or the new ones."""
+        """Remember the current parameters. The assignment comes last: an interrupt leaves the old or the new ones."""
         best = self.current()
         self.best, self.best_epoch, self.best_loss, self.best_gamma = best, epoch, loss, self.native.gamma
 
@@ -105,7 +105,7 @@ class MemberState:
         return state
 
     def trees(self, parameters: dict[str, FloatArray], gamma: float) -> Trees:
-        """The trees of some parameters, the present ones or the best."""
+        """The trees of some parameters, the current ones or the best."""
         config, norm = self.config, None
         if config.batch_norm:
             norm = BatchNorm(
@@ -285,7 +285,7 @@ def _with_further_trees(
 
 
 def _linear(start: TrainedMember) -> Trees:
-    """The trees to go on from; lookups must be in linear form by now."""
+    """The trees to continue from; lookups must be in linear form by now."""
     assert isinstance(start.trees, Trees)
     return start.trees
 
