@@ -100,7 +100,7 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
             axes.plot(depths, costs, marker="o", markersize=3, linestyle="--" if leaves is None else "-", label=label)
         axes.set(title=f"{what} pass", xlabel="depth", yscale="log")
     figure.axes[0].set_ylabel("microseconds per sample")
-    figure.axes[0].legend(fontsize="small")
+    figure.axes[1].legend(fontsize="small", loc="upper right")
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
 

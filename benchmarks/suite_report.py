@@ -305,10 +305,10 @@ def draw(units: Sequence[Unit], path: Path, window: int = 15) -> None:
     figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
     for j, name in enumerate(names):
         mean_rank = np.convolve(ranked[:, j], kernel, mode="valid")
-        axes.plot(center, mean_rank, label=name.replace("_", " "), linewidth=2.2 if name == "softwood" else 1.2)
+        axes.plot(center, mean_rank, label=NAMES[name].strip("*"), linewidth=2.2 if name == "softwood" else 1.2)
     if "softwood" in names:
         axes.plot(rows, ranked[:, names.index("softwood")], "o", color="C0", alpha=0.35, markersize=4)
-    axes.set(xscale="log", xlabel="rows", ylabel=f"rank of {len(names)}, mean of {window} tables")
+    axes.set(xscale="log", xlabel="rows of the table", ylabel=f"mean rank of {len(names)} (1 is best)")
     axes.invert_yaxis()
     axes.legend(frameon=False, fontsize=8, ncols=len(names), loc="upper center", bbox_to_anchor=(0.5, 1.14))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ function showSummary() {
       : `; a logistic regression in ${linear}, and the most frequent class in ${constant}.`;
   } else text += ".";
   byId("summary").textContent = text;
-  byId("facts").textContent = `${data.task} of “${data.target}” · judged by ${thousands(data.n_rows)} rows · softwood ${data.softwood}`;
+  byId("facts").textContent = `${data.task} of “${data.target}” · evaluated on ${thousands(data.n_rows)} rows · softwood ${data.softwood}`;
   for (const section of document.querySelectorAll("main section")) {
     add(document.querySelector("nav"), "a", {href: `#${section.id}`}, section.querySelector("h2").textContent);
   }
@@ -73,7 +73,7 @@ function showThreshold() {
   }
   drawMatrix(section, labels, data.confusion.counts, false);
   add(section, "p", {id: "threshold-scores", "aria-live": "polite"});
-  add(section, "p", {class: "soft"}, "A threshold that is chosen by these rows looks better on them than it is on others.");
+  add(section, "p", {class: "soft"}, "A threshold chosen on these rows looks better on them than on new rows.");
   slider.addEventListener("input", showCounts);
   choice.addEventListener("change", () => { showCurve(); showCounts(); });
 }
@@ -92,7 +92,7 @@ function showCounts() {
 }
 
 function drawMatrix(section, labels, counts, isSmall) {
-  add(section, "p", {class: "soft"}, "Lines: the truth. Columns: the answer of the model.");
+  add(section, "p", {class: "soft"}, "Rows: the true class. Columns: the predicted class.");
   const table = add(add(section, "div", {class: "scroll"}), "table", {id: "matrix", class: isSmall ? "matrix small" : "matrix"});
   const head = add(add(table, "thead"), "tr");
   add(head, "td");
@@ -145,7 +145,7 @@ function showCurve() {
   rocPlace = chart(section, series, {xLabel: "false positive rate", yLabel: "true positive rate", xRange: unit, yRange: unit, diagonal: true});
   if (!data.thresholds) return;
   add(rocPlace.svg, "circle", {id: "threshold-dot", r: 5, fill: "var(--focus)"});
-  add(section, "p", {class: "soft"}, "The dot is the threshold that was chosen above.");
+  add(section, "p", {class: "soft"}, "The dot is the threshold chosen above.");
 }
 
 function showCalibration() {
@@ -169,21 +169,22 @@ function showImportances() {
 
 function showSize() {
   const {size} = data, table = byId("size-table");
+  const twoDigits = (value) => value < 100 ? value.toPrecision(2) : thousands(value);
   const bytes = size.file_bytes < 1e6 ? `${(size.file_bytes / 1e3).toFixed(0)} kB` : `${(size.file_bytes / 1e6).toFixed(1)} MB`;
   const lines = [
     ["trees", `${thousands(size.members * size.trees)} of depth ${size.depth}, in ${size.members} ${size.members > 1 ? "members" : "member"}`],
     ["numbers stored", thousands(size.stored)],
     ...(size.read === null ? [] : [["numbers that a row needs", thousands(size.read)]]),
     ["file", bytes],
-    ["one row", `${size.row_us.toPrecision(2)} µs`],
-    ["many rows", `${size.bulk_us.toPrecision(2)} µs per row, ${thousands(1e6 / size.bulk_us)} rows per second`],
+    ["one row", `${twoDigits(size.row_us)} µs`],
+    ["many rows", `${twoDigits(size.bulk_us)} µs per row, ${thousands(1e6 / size.bulk_us)} rows per second`],
   ];
   for (const [name, value] of lines) {
     const line = add(table, "tr");
     add(line, "th", {scope: "row"}, name);
     add(line, "td", {}, value);
   }
-  add(byId("size"), "p", {class: "soft"}, "Times were taken when this page was written, on one thread, with Predictor.predict_row and Predictor.predict.");
+  add(byId("size"), "p", {class: "soft"}, "CPU times of one thread, measured when this page was written, with Predictor.predict_row and Predictor.predict.");
 }
 
 function showEffects() {

@@ -161,7 +161,7 @@ def _curves(judged: Judgement) -> dict[str, Any]:
 
 
 def _size(model: Model, table: Table) -> dict[str, Any]:
-    """Numbers that tell how large the model is, and times of predictions on this machine, on one thread."""
+    """How large the model is, and CPU times of its predictions on this machine, on one thread."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         model.save(path)
@@ -190,13 +190,16 @@ def _number(model: Model, table: Table, j: int) -> float:
 
 
 def _least_seconds(call: Callable[[], Any]) -> float:
-    """Least time of a call, within a tenth of a second but of three calls at least."""
+    """Least CPU time of a call, of at least three calls and as many as fit into a tenth of a second.
+
+    Other processes on a busy machine do not count, unlike in elapsed time.
+    """
     begin = time.perf_counter()
     times: list[float] = []
     while len(times) < 3 or time.perf_counter() - begin < 0.1:
-        start = time.perf_counter()
+        start = time.thread_time()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
     return min(times)
 
 
@@ -289,7 +292,7 @@ def _trees(model: Model, X: Any, trees: list[tuple[int, int]]) -> list[dict[str,
 def _rows(
     model: Model, table: Table, judged: Judgement, numbers: np.ndarray, trees: list[tuple[int, int]]
 ) -> list[dict[str, Any]]:
-    """Some rows on their ways through the trees."""
+    """The paths of some rows through the trees."""
     some = table.take(numbers)
     shares = column_contributions(model, some, background=table.rows(0, _N_TRAFFIC_ROWS))
     found = []
