@@ -195,6 +195,18 @@ def test_a_rule_says_which_way_and_why():
     assert str(low).endswith("always goes left" if low.goes_left else "always goes right")
 
 
+def test_rules_show_dates_as_dates_in_either_order():
+    rng = np.random.default_rng(0)
+    days = rng.integers(0, 900, 200)
+    for pattern in ("%d.%m.%Y", "%m/%d/%Y"):
+        texts = (pd.Timestamp("2022-01-01") + pd.to_timedelta(days, unit="D")).strftime(pattern)
+        table = pd.DataFrame({"begin": texts})
+        model = softwood.TreeEnsembleRegressor(n_members=1, n_trees=4, max_epochs=5, random_state=0).fit(table, days)
+        rule = " ".join(map(str, explain.rules(model, table, row=0)))
+        assert re.search(r" at 202\d-\d\d-\d\d", rule), rule
+        assert "e+09" not in rule
+
+
 def test_parts_of_dates_are_named():
     """A date has units of its own: days where the date itself is meant, hours and weekdays where a part of it is."""
     when = pd.date_range("2024-01-01", periods=400, freq="7h")

@@ -83,3 +83,5 @@ def test_texts_that_nearly_are_numbers_or_dates():
     assert looks_like(["1,234", "$5", "7%"]) == "numbers"
     assert looks_like(["02/10/12", "03/10/12"]) == "dates"
     assert looks_like(["red", "1,234"]) is None
+    assert looks_like(["600,23", "1.043,96", "-12,5 €"]) == "numbers"
+    assert looks_like(["3,5 rooms", "2,5 rooms"]) is None

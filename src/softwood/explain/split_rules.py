@@ -154,7 +154,7 @@ def _entry_name(program: Program, lookup: Lookup, source: BaseColumn, entry: int
     if not isinstance(source, Value):
         return _number(source, value)
     value = value * source.unit + source.offset
-    return _date(value) if program.columns[source.column].kind == "datetime" else _number(source, value)
+    return _date(value) if program.columns[source.column].kind in DATES else _number(source, value)
 
 
 def _linear_terms(
