@@ -55,6 +55,10 @@ def test_constructors_are_as_declared(estimator):
     assert ("class_weight" in declared) == (estimator is TreeEnsembleClassifier)
     with pytest.raises(TypeError, match=rf"{estimator.__name__}\(\) got an unexpected keyword argument 'n_tree'\."):
         estimator(n_tree=3)
+    with pytest.raises(TypeError, match=r"'max_depth'\. Did you mean 'depth'\?$"):
+        estimator(max_depth=3)
+    with pytest.raises(TypeError, match=r"'colour'\.$"):
+        estimator(colour=3)
     with pytest.raises(TypeError):
         estimator(3)
     with pytest.raises(ValueError, match="Invalid parameter 'n_tree'"):

@@ -20,6 +20,7 @@ ValueError: heat must be a number above 0 and at most 300, or 'auto'; got -1.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import textwrap
@@ -269,6 +270,7 @@ class Declaration:
     name: str = ""
     domain: Domain = Domain(())
     notation: str = ""
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def default_notation(self) -> str:
@@ -286,6 +288,7 @@ def declare(
     on_command_line: bool = True,
     search: Any = None,
     auto: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    elsewhere: tuple[str, ...] = (),
 ) -> Any:
     """Declare a field of a class that `keyword_parameters` decorates; its annotation says what it may be.
 
@@ -308,8 +311,19 @@ def declare(
     auto : callable, optional
         What the value "auto" stands for, given what is known of the table when `fit` begins, and the parameters that
         are declared before this one.
+    elsewhere : tuple of str
+        Names of the parameter in other libraries, which an error message translates.
     """
-    return Declaration(default, help, details, aliases, on_command_line, search, auto, notation=notation)
+    return Declaration(
+        default, help, details, aliases, on_command_line, search, auto, notation=notation, elsewhere=elsewhere
+    )
+
+
+def _suggestion(name: str, declared: Mapping[str, Declaration]) -> str:
+    """The parameter that has this name in another library, or a similar name."""
+    meant = [known for known, declaration in declared.items() if name in declaration.elsewhere]
+    meant = meant or difflib.get_close_matches(name, declared, n=1, cutoff=0.75)
+    return f" Did you mean {meant[0]!r}?" if meant else ""
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -330,7 +344,10 @@ def keyword_parameters(cls: type[T]) -> type[T]:
     def __init__(self: Any, **given: Any) -> None:
         unknown = given.keys() - declared.keys()
         if unknown:
-            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}.")
+            name = min(unknown)
+            raise TypeError(
+                f"{type(self).__name__}() got an unexpected keyword argument {name!r}.{_suggestion(name, declared)}"
+            )
         for name, declaration in declared.items():
             setattr(self, name, given.get(name, declaration.default))
 

@@ -69,8 +69,14 @@ class Hyperparameters:
         "normalisation, splits that are linear in all columns as they are, without biases, L1 penalty or decay, at a "
         "constant learning rate, and the last epoch. Parameters that it fixes must stay at their defaults.",
     )
-    n_trees: Count = declare(64, "Number of trees in each member.", aliases=("--trees",), search=SearchRange(1, 100))
-    depth: Depth = declare(4, "Depth of each tree.", search=SearchRange(2, 8))
+    n_trees: Count = declare(
+        64,
+        "Number of trees in each member.",
+        aliases=("--trees",),
+        search=SearchRange(1, 100),
+        elsewhere=("n_estimators", "iterations", "num_trees"),
+    )
+    depth: Depth = declare(4, "Depth of each tree.", search=SearchRange(2, 8), elsewhere=("max_depth",))
     gamma: Positive = declare(
         1.0,
         "Width of the soft band.",
@@ -87,6 +93,7 @@ class Hyperparameters:
         details='Each split gets its own random choice, made once. "auto" is a quarter, but 3 columns at least and 48 '
         "at most.",
         auto=rules.max_features,
+        elsewhere=("colsample_bynode", "feature_fraction"),
     )
     max_columns: Count | None = declare(
         None,
@@ -128,12 +135,14 @@ class Hyperparameters:
         aliases=("--epochs",),
         search=SearchRange(5, 100),
         auto=rules.max_epochs,
+        elsewhere=("epochs", "max_iter"),
     )
     patience: Count | Auto | None = declare(
         "auto",
         "Stop a member after this many epochs without a better validation loss.",
         details='None always trains for `max_epochs`. "auto" is 5, and more where an epoch has few steps.',
         auto=rules.patience,
+        elsewhere=("early_stopping_rounds", "n_iter_no_change"),
     )
     validation_fraction: Annotated[float, Number(0, 0.5, open_low=True)] | None = declare(
         1 / 6,
@@ -147,8 +156,14 @@ class Hyperparameters:
         details='"auto" is 0.1 below 2,000 rows. On longer tables a first member is trained with 0.15 and with 0.03, '
         "and the others take the one with the better validation loss.",
         auto=rules.l1,
+        elsewhere=("reg_alpha",),
     )
-    l2: Penalty = declare(0.0, "L2 penalty on split weights.", search=SearchRange(1e-8, 1e2, log=True, or_zero=True))
+    l2: Penalty = declare(
+        0.0,
+        "L2 penalty on split weights.",
+        search=SearchRange(1e-8, 1e2, log=True, or_zero=True),
+        elsewhere=("reg_lambda",),
+    )
     weight_decay: Penalty = declare(0.03, "Decay of leaf weights.")
     batch_norm: bool | Literal["fixed"] = declare(
         False,
@@ -169,6 +184,7 @@ class Hyperparameters:
         '`softwood.Loss` to set its parameters, such as ``Loss("quantile", quantiles=(0.1, 0.5, 0.9))``; or a callable '
         "that returns the gradient. The delta of the Huber loss is in standard deviations of the target.",
         notation="str, Loss or callable",
+        elsewhere=("objective",),
     )
     encoding: Auto | EncodingName = declare(
         "auto",
@@ -183,6 +199,7 @@ class Hyperparameters:
         "Bins that a column of numbers is cut into.",
         details='A column of few distinct values has a knot at each of them. "auto" is about 2 n^(1/4) for n rows.',
         auto=rules.n_bins,
+        elsewhere=("max_bin", "max_bins"),
     )
     categorical_features: Annotated[Any, Unchecked('"from_dtype" or array of int, str or bool')] = declare(
         "from_dtype",
@@ -228,12 +245,14 @@ class Hyperparameters:
         "Seed of all random choices.",
         details="The same seed gives the same model, bit for bit, for any number of threads.",
         aliases=("--seed",),
+        elsewhere=("seed", "random_seed"),
     )
     n_jobs: Annotated[int, Integer(excluded=0)] | None = declare(
         None,
         "Number of threads.",
         details="None means `softwood.get_num_threads()`; negative numbers count back from all cores, as in joblib.",
         aliases=("--jobs",),
+        elsewhere=("nthread", "num_threads", "thread_count"),
     )
     verbose: Annotated[int, Integer(0)] | bool = declare(0, "1 shows a progress bar.", on_command_line=False)
 
