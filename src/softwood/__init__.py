@@ -15,6 +15,7 @@ from softwood.ops import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
     from softwood import callbacks as callbacks
+    from softwood import dask as dask
     from softwood import explain as explain
     from softwood import export as export
     from softwood import jax as jax
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from softwood import training as training
     from softwood import tune as tune
     from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
-    from softwood.loading import load
     from softwood.model.predictor import load_predictor
+    from softwood.tabular.loading import load
     from softwood.training.losses import Loss
 
 __all__ = [
@@ -52,6 +53,7 @@ __version__ = version("softwood")
 _LAZY_MODULES = frozenset(
     {
         "callbacks",
+        "dask",
         "explain",
         "export",
         "jax",
@@ -70,7 +72,7 @@ _LAZY_NAMES: dict[str, str] = {  # name -> the module that defines it
     "Loss": "softwood.training.losses",
     "TreeEnsembleClassifier": "softwood.estimators",
     "TreeEnsembleRegressor": "softwood.estimators",
-    "load": "softwood.loading",
+    "load": "softwood.tabular.loading",
     "load_predictor": "softwood.model.predictor",
 }
 

@@ -20,7 +20,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from softwood.loading import plain_parameters
 from softwood.model.harden import HardeningCost, harden_model, hardening_cost
 from softwood.model.model import Model
 from softwood.model.parameter_counts import ParameterCounts
@@ -29,10 +28,11 @@ from softwood.tabular.compress import Limits, can_teach, compress_model
 from softwood.tabular.compression import Compression
 from softwood.tabular.evaluation import read_evaluation_sets
 from softwood.tabular.fit import FitResult, RunOptions, restart
+from softwood.tabular.loading import plain_parameters
 from softwood.tabular.selection import train_on_selected, train_on_selected_piece
 from softwood.tabular.table import Table, read_table, require_table, resolve_columns, resolve_kinds
 from softwood.tabular.target import Problem, TargetKind, add_offset, has_several_columns
-from softwood.threads import threads_for
+from softwood.tabular.threads import threads_for
 from softwood.training import TrainedMember
 from softwood.training.checkpoint import prepare_checkpoint
 from softwood.training.declaration import check, declarations, parameters_section

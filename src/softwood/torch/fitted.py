@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
-from softwood.loading import load
 from softwood.model.linear_form import linear_form
 from softwood.model.model import Model, model_of
 from softwood.model.parts import BatchNorm, ModelMember, Trees
 from softwood.tabular.base_columns import Value, read_base
 from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
+from softwood.tabular.loading import load
 from softwood.torch.layer import TreeEnsemble
 
 Fitted = TreeEnsembleClassifier | TreeEnsembleRegressor | Model
