@@ -46,7 +46,7 @@ _ATTRIBUTES = """\
     model_ : Model
         The fitted model.
     chosen_parameters_ : dict
-        What each parameter became that was "auto".
+        Value chosen for each parameter that was "auto".
     oof_prediction_ : ndarray [n, k] or [n]
         Prediction of each training row by members that held it out: probabilities, or values of a regression. NaN where
         no member did (with `n_members` of 4, a third of the rows). Only after `fit` without an `eval_set`.
@@ -102,18 +102,18 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         X : array-like, sparse matrix or data frame [n, p]
             Columns may hold numbers, booleans, strings, categories or dates. Cells may be missing.
         y : array-like [n], or [n, t] for a regression with t targets, or [n, k] for k labels of a classifier
-            Class labels; or numbers; or, of rows that may have several labels, 0 and 1 in a column for each.
+            Class labels, or numbers; for several labels per row, a column of 0 and 1 for each label.
         sample_weight : array-like [n], optional
             Weights of the rows. A weight of 2 is equivalent to repeating the row, 0 to leaving it out.
         eval_set : tuple (X, y), (X, y, sample_weight) or (X, y, sample_weight, offset), or a list of them, optional
-            Rows that decide the best epoch; the last set of several does, and `history_` has the losses of all
-            ("validation_0_loss", ...). Without them, each member holds out a part of X.
+            Rows that decide the best epoch. Of several sets the last one decides, and `history_` has the losses of all
+            ("validation_0_loss", ...). Without any, each member holds out a part of X.
         offset : array-like [n], or [n, t] or [n, classes], optional
             Known part of each row's prediction, on the scale of the raw scores: log-odds for classes, the logarithm of
             the exposure for a Poisson, gamma or Tweedie loss, units of the target otherwise. Training learns the rest.
             `predict` needs the offsets of its rows again.
         checkpoint : path, optional
-            File that the state of training is saved to. If a save fails there is a warning, and training goes on.
+            File that the state of training is saved to. If a save fails, there is a warning and training continues.
         checkpoint_every : float, default=30
             Seconds between two saves.
         resume : bool, default=False
@@ -315,7 +315,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             Their targets, to measure the cost in accuracy or R² on rows that the teaching did not see. If the model was
             trained on X, both scores are too good, and their difference is what counts.
         max_parameters : int, optional
-            Stored numbers at most.
+            Largest number of stored values.
         max_loss : float, optional
             Expected relative rise of the loss at most, such as 0.01; the smallest ensemble that keeps to it is taken,
             or the best of those tried. See `Compression.expected_loss`.
@@ -359,7 +359,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
 
     @property
     def n_iter_(self) -> int:
-        """Epochs that the member in training for longest took."""
+        """Number of epochs of the member that was trained longest."""
         return 1 + max(self.history_["epoch"], default=-1)
 
     @property
@@ -510,7 +510,7 @@ class TreeEnsembleClassifier(ClassifierMixin, ClassifierHyperparameters, _TreeEn
     def predict_proba(self, X: Any, offset: ArrayLike | None = None) -> NDArray[np.float64]:
         """Return the probability of each class or label [n, k]."""
         if offset is not None:
-            scores = self._raw_scores(X, offset)  # first: it says so if there is no model yet
+            scores = self._raw_scores(X, offset)  # first, because it raises the error if there is no model yet
             return self.model_.head.predictions(scores)
         table = self._checked(X)
         return self.model_.predict_proba(table, n_threads=threads_for(self.n_jobs, X))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _CLIENT = declare(None, "Client of the cluster.", details="None is the current one.", on_command_line=False)
 _STRATEGY = declare(
     "auto",
-    "How the work is shared out.",
+    "How the work is distributed.",
     details='"members" brings the table to the client and trains each member as a task. "shards" leaves the rows on '
     'the workers and trains in rounds on shards of them. "auto" is "shards" from a million rows on.',
     on_command_line=False,
@@ -51,8 +51,8 @@ _MANY_ROWS = 1_000_000
 
 _DESCRIPTION = """
 
-    With strategy="members" each member is a task, and the result has the bits of a local fit of the same table. With
-    strategy="shards" rows stay on the workers, and the result has the same bits for any number of workers. See
+    With strategy="members" each member is a task, and the result is bit-identical to a local fit of the same table. With
+    strategy="shards" rows stay on the workers, and the result is bit-identical for any number of workers. See
     docs/scaling.md.
 
     Parameters

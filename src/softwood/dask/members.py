@@ -1,4 +1,4 @@
-"""Members of a model as independent tasks: their data in, the trained members out, with the bits of a local fit.
+"""Members of a model as independent tasks: their data in, the trained members out, bit-identical to a local fit.
 
 The arrays go to every worker once, so that a task that was lost with its worker can run again on another one.
 """

@@ -30,7 +30,7 @@ from softwood.training import rules
 from softwood.training.judge import EvaluationSet, Judge, Metric, resolve_metric
 from softwood.training.progress import Callbacks, Progress, check_callbacks
 
-# Rows of a shard, about; shorter ones make too few steps between two averages.
+# Approximate rows of a shard; shorter shards make too few steps between two averages.
 _SHARD_ROWS = 100_000
 _MIN_SHARDS = 2
 # Bytes of the cells of evaluation sets that go to a worker at a time.

@@ -52,7 +52,7 @@ class Limits:
     Attributes
     ----------
     max_parameters : int, optional
-        Stored numbers at most.
+        Largest number of stored values.
     max_loss : float, optional
         Expected loss at most, relative to that of the model; see `expected_loss`.
     """

@@ -36,10 +36,10 @@ def load(path: str | os.PathLike[str]) -> TreeEnsembleClassifier | TreeEnsembleR
     kind = TreeEnsembleRegressor if model.head.task == "regression" else TreeEnsembleClassifier
     estimator = kind()
     saved = model.estimator.get("params", {})
-    known = set(estimator.get_params(deep=False)) - {"n_jobs"}  # a file has no say in how many threads run
+    known = set(estimator.get_params(deep=False)) - {"n_jobs"}  # a file does not decide the number of threads
     declared = declarations(kind)
     params = {name: saved[name] for name in known if name in saved}
-    # Earlier versions had "auto" for other parameters; theirs become the defaults.
+    # Earlier versions allowed "auto" for other parameters; those become the defaults.
     params = {name: value for name, value in params.items() if value != "auto" or declared[name].domain.accepts(value)}
     try:
         check(params, declared)

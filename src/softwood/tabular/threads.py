@@ -16,8 +16,8 @@ _FEW_ROWS = 8
 def threads_for(n_jobs: int | None, X: Any = None) -> int | None:
     """Threads for `n_jobs`: negative numbers count back from all cores, None is the library's setting.
 
-    None also respects the limits of joblib and threadpoolctl, which scikit-learn's OpenMP knows. A few rows X are not
-    worth asking for: the calling thread predicts them.
+    None also respects the limits of joblib and threadpoolctl, which scikit-learn's OpenMP knows. Few rows X are
+    predicted by the calling thread: asking for the limits would take longer.
     """
     if n_jobs is None and type(X) is np.ndarray and len(X) <= _FEW_ROWS:
         return 1
