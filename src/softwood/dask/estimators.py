@@ -51,7 +51,7 @@ _MANY_ROWS = 1_000_000
 
 _DESCRIPTION = """
 
-    With strategy="members" each member is a task, and the result is bit-identical to a local fit of the same table. With
+    With strategy="members" each member is a task, and the result is bit-identical to a local fit of that table. With
     strategy="shards" rows stay on the workers, and the result is bit-identical for any number of workers. See
     docs/scaling.md.
 
