@@ -12,8 +12,10 @@ import pandas as pd
 import pytest
 from safetensors import safe_open
 from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.model_selection import GridSearchCV
 
 import softwood
+from cli_calls import ask, complaint
 
 pytest.importorskip("distributed")
 dd = pytest.importorskip("dask.dataframe")
@@ -341,3 +343,35 @@ def test_a_cluster_that_loses_all_workers_is_not_waited_for(monkeypatch, frame):
         model = DaskTreeEnsembleClassifier(client=client, callbacks=stop, **SHARDS)
         with pytest.raises(RuntimeError, match="all have gone, and none has come for 1 s"):
             model.fit(dd.from_pandas(frame, npartitions=2), "label")
+
+
+def test_a_grid_search_runs_on_workers_by_the_backend_of_joblib(client, frame):
+    joblib = pytest.importorskip("joblib")
+    X, y = frame[["a", "b"]][:400], frame["label"][:400]
+    estimator = softwood.TreeEnsembleClassifier(n_members=1, max_epochs=3, n_jobs=1, random_state=0)
+    search = GridSearchCV(estimator, {"depth": [1, 3]}, cv=2, refit=False)
+    here = search.fit(X, y).cv_results_["mean_test_score"]
+    before = sum(len(history) for history in client.run(n_tasks).values())
+    with joblib.parallel_config(backend="dask"):
+        there = search.fit(X, y).cv_results_["mean_test_score"]
+    np.testing.assert_array_equal(there, here)
+    assert sum(len(history) for history in client.run(n_tasks).values()) > before
+
+
+def n_tasks(dask_worker):
+    return list(dask_worker.state.log)
+
+
+def test_a_search_for_parameters_runs_on_workers_that_share_a_study(client, capsys, tmp_path):
+    command = ["tune", "iris", "--trials", "3", "--folds", "2", "-o", tmp_path / "best.json", "--json"]
+    _, printed, _ = ask(capsys, *command, "--dask", client.scheduler.address)
+    found = json.loads(printed)
+    assert found["n_trials"] == 3
+    assert json.loads((tmp_path / "best.json").read_text()) == found["params"]
+    _, printed, _ = ask(capsys, *command, "--trials", "1")  # and here it goes on
+    assert json.loads(printed)["n_trials"] == 4
+
+
+def test_an_address_without_a_scheduler_is_told(capsys, tmp_path):
+    said = complaint(capsys, "tune", "iris", "-o", tmp_path / "best.json", "--dask", "nonsense://host")
+    assert said.startswith("--dask must be the address of a Dask scheduler, such as tcp://host:8786; ")

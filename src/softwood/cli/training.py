@@ -6,7 +6,9 @@ import json
 import shlex
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,6 +125,7 @@ def tune(
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
     storage: Annotated[str | None, typer.Option(help="Optuna storage URL; a file beside --out if not given.")] = None,
     study: Annotated[str | None, typer.Option(help="Name of the study; from table and target if not given.")] = None,
+    dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler whose workers run the trials.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON file for the best parameters.")] = Path("best.json"),
     task: Task = "auto",
     drop: Drop = None,
@@ -151,11 +154,14 @@ def tune(
     found = learning_task(frame, target, task=task, drop=drop or (), kinds=kinds, strict=strict)
     print_notes(found.notes)
     name = study or f"{Path(source).name} {target}"
-    storage = storage or f"sqlite:///{out.with_suffix('.db')}"
+    place = out.with_suffix(".db")
+    storage = storage or f"sqlite:///{place if dask is None else place.absolute()}"
     search = Search(found, n_folds=folds, n_members=n_members, seed=random_state, n_jobs=n_jobs)
     interrupted = False
+    run = partial(run_search, search, study=name, storage=storage, n_trials=trials, time_limit=time_limit)
     try:
-        best = run_search(search, study=name, storage=storage, n_trials=trials, time_limit=time_limit, quiet=as_json)
+        with _connected(dask) as client:
+            best = run(quiet=as_json, client=client)
     except KeyboardInterrupt:
         kept = best_so_far(search, study=name, storage=storage)
         if kept is None:
@@ -169,6 +175,20 @@ def tune(
         _print_best(best, source, target, out, without_password(storage))
     if interrupted:
         sys.exit(130)
+
+
+def _connected(address: str | None) -> AbstractContextManager[Any]:
+    """A client of the Dask cluster at an address; None without one."""
+    if address is None:
+        return nullcontext()
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError("--dask needs Dask: pip install 'softwood[dask]'.") from error
+    try:
+        return Client(address, timeout=30)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--dask must be the address of a Dask scheduler, such as tcp://host:8786; {error}") from error
 
 
 def _print_best(best: Any, source: str, target: str, out: Path, storage: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -131,6 +131,7 @@ def run_search(
     n_trials: int = 50,
     time_limit: float | None = None,
     quiet: bool = False,
+    client: Any = None,
 ) -> Best:
     """Run trials of a new or existing study, and return its best trial.
 
@@ -147,13 +148,18 @@ def run_search(
         Start no further trial after this many seconds.
     quiet : bool
         Print no line for each trial.
+    client : distributed.Client, optional
+        Run each trial as a task on a Dask cluster. All workers must reach the storage.
     """
     search.folds()  # refuse a table that cannot be cross-validated before a study is made
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     made = _open_study(study, storage, search.seed)
     _require_same_search(made, search)
     try:
-        made.optimize(search, n_trials=n_trials, timeout=time_limit, callbacks=[] if quiet else [_print_trial])
+        if client is not None:
+            _run_on_cluster(client, search, made, storage, n_trials, time_limit, quiet)
+        else:
+            made.optimize(search, n_trials=n_trials, timeout=time_limit, callbacks=[] if quiet else [_print_trial])
     except optuna.exceptions.StorageInternalError as error:
         raise ValueError(
             f"The storage {without_password(storage or '')!r} failed during the search ({_first_line(error)}). "
@@ -163,6 +169,46 @@ def run_search(
     if best is None:
         raise ValueError(f"No trial of study {study!r} was completed. Run more trials, or check the table.")
     return best
+
+
+def _run_on_cluster(
+    client: Any,
+    search: Search,
+    study: optuna.Study,
+    storage: str | None,
+    n_trials: int,
+    time_limit: float | None,
+    quiet: bool,
+) -> None:
+    """Run trials as tasks; what is lost with a worker, Dask runs again as a further trial."""
+    from distributed import as_completed
+
+    from softwood.dask.collections import find_client
+
+    if storage is None:
+        raise ValueError("A search on a cluster needs a storage that all workers reach; got None. Give its URL.")
+    find_client(client)
+    deadline = None if time_limit is None else time.time() + time_limit
+    sent = client.scatter(replace(search, n_jobs=search.n_jobs or 1), broadcast=True, hash=False)
+    trials = [client.submit(_run_trial, sent, study.study_name, storage, deadline, pure=False) for _ in range(n_trials)]
+    try:
+        for trial in as_completed(trials):
+            number = trial.result()
+            if number is not None and not quiet:
+                _print_trial(study, study.trials[number])
+    finally:
+        client.cancel(trials)
+
+
+def _run_trial(search: Search, name: str, storage: str, deadline: float | None) -> int | None:
+    """Run one trial and return its number; None if it is too late for another one."""
+    if deadline is not None and time.time() > deadline:
+        return None
+    ended: list[int] = []
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = _open_study(name, storage, search.seed)
+    study.optimize(search, n_trials=1, callbacks=[lambda _, trial: ended.append(trial.number)])
+    return ended[0]
 
 
 def best_so_far(search: Search, *, study: str, storage: str) -> Best | None:
