@@ -28,11 +28,12 @@ from softwood.training.rounds import (
     CommonState,
     RoundPlan,
     ShardResult,
-    average,
+    advance,
     evaluate,
     follow,
     gamma_after,
     initial_state,
+    pool,
     run_round,
     trees_of,
 )
@@ -43,6 +44,8 @@ _ROUND_STEPS = 80
 _BATCH = 128
 # Of the rate that makes steps on shards go as far as those on one machine; the whole of it is unsteady.
 _RATE = 0.5
+# Results that one task averages; of more shards, averages are averaged.
+_GROUP = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,8 +278,9 @@ class _Epochs:
                 client.submit(_run_round, self.sent, common, shard, s, *self.member.held_out_fold, key=f"{key}-{r}-{s}")
                 for s, shard in enumerate(self.rounds.shards)
             ]
-            told.append(client.submit(_told, results, key=f"{key}-told-{r}"))
-            common = client.submit(average, common, results, key=f"{key}-common-{r}")
+            pooled = self._pool(results, f"{key}-pool-{r}")
+            told.append(client.submit(_told, pooled, key=f"{key}-told-{r}"))
+            common = client.submit(advance, common, pooled, key=f"{key}-common-{r}")
             followed = client.submit(follow, self.sent, followed, common, key=f"{key}-followed-{r}")
             kept += [common, followed]
         tasks = []
@@ -292,6 +296,15 @@ class _Epochs:
         record = EpochRecord(epoch, loss, np.nan, leaves, plan.config.learning_rate, gamma, 0.0)
         self.rounds.count(plan, course.state, sum(n[2] for n in numbers), time.perf_counter() - started)
         self._note(course, record, np.concatenate(scores) if scores else None, started)
+
+    def _pool(self, results: list[Any], key: str) -> Any:
+        """The mean of all results, in a tree whose shape depends on their number alone."""
+        level = 0
+        while level == 0 or len(results) > 1:
+            groups = [results[i : i + _GROUP] for i in range(0, len(results), _GROUP)]
+            results = [self.client.submit(pool, group, key=f"{key}-{level}-{g}") for g, group in enumerate(groups)]
+            level += 1
+        return results[0]
 
     def _note(self, course: Course, record: EpochRecord, scores: NDArray[np.float32] | None, started: float) -> None:
         """Add the epoch to the history, keep its parameters if they are the best, and stop if patience is over."""
@@ -379,7 +392,6 @@ def _scores(
     return evaluate(plan, state, averages, _samples(plan, shard, is_held_out(shard, number, n_folds)))
 
 
-def _told(results: Sequence[ShardResult]) -> tuple[float, float, float]:
+def _told(pooled: ShardResult) -> tuple[float, float, float]:
     """Mean loss, mean number of reachable leaves, and seconds of work of a round."""
-    loss, leaves = (float(np.mean([getattr(r, n) for r in results])) for n in ("train_loss", "mean_reachable_leaves"))
-    return loss, leaves, float(sum(r.seconds for r in results))
+    return pooled.train_loss, pooled.mean_reachable_leaves, pooled.seconds

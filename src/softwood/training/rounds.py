@@ -1,9 +1,9 @@
 """One model over rows in shards, trained in rounds: local steps on each shard, then an average over shards.
 
-Input: the common state and the rows of one shard. Output: the state after the shard's own steps; `average` makes the
-next common state from those of all shards. Parameters and the moments of Adam are averaged in float64, in the order of
-the shards. Every function here is pure: its result depends on its arguments alone, so a lost result can be computed
-again anywhere, with the same bits.
+Input: the common state and the rows of one shard. Output: the state after the shard's own steps; `pool` and `advance`
+make the next common state from those of all shards. Parameters and the moments of Adam are averaged in float64, in the
+order of the shards. Every function here is pure: its result depends on its arguments alone, so a lost result can be
+computed again anywhere, with the same bits.
 
 Where these functions run is left to the caller: `softwood.dask` sends them to workers.
 
@@ -142,16 +142,25 @@ def run_round(plan: RoundPlan, state: CommonState, rows: Samples, shard: int, *,
     return ShardResult(member.packed(), weight, train_loss, leaves, perf_counter() - started)
 
 
-def average(state: CommonState, results: Sequence[ShardResult]) -> CommonState:
-    """The next common state: the mean of the shards' results, in float64 and in their order."""
+def pool(results: Sequence[ShardResult]) -> ShardResult:
+    """The mean of some shards' results, in float64 and in their order, which stands for all of them."""
     total = sum(result.weight for result in results)
     arrays = {}
-    for name, array in state.arrays.items():
+    for name, array in results[0].arrays.items():
         mean = np.zeros(array.shape, dtype=np.float64)
         for result in results:
             mean += result.arrays[name] * (result.weight / total)
         arrays[name] = mean.astype(np.float32)
-    return replace(state, arrays=arrays, n_rounds=state.n_rounds + 1)
+    loss, leaves = (
+        sum(getattr(result, name) * (result.weight / total) for result in results)
+        for name in ("train_loss", "mean_reachable_leaves")
+    )
+    return ShardResult(arrays, total, loss, leaves, sum(result.seconds for result in results))
+
+
+def advance(state: CommonState, pooled: ShardResult) -> CommonState:
+    """The next common state: the mean of all shards' results."""
+    return replace(state, arrays=pooled.arrays, n_rounds=state.n_rounds + 1)
 
 
 def follow(plan: RoundPlan, averages: dict[str, FloatArray], state: CommonState) -> dict[str, FloatArray]:
