@@ -345,7 +345,6 @@ def test_a_cluster_that_loses_all_workers_is_not_waited_for(monkeypatch, frame):
             model.fit(dd.from_pandas(frame, npartitions=2), "label")
 
 
-<<<<<<< HEAD
 def test_a_grid_search_runs_on_workers_by_the_backend_of_joblib(client, frame):
     joblib = pytest.importorskip("joblib")
     X, y = frame[["a", "b"]][:400], frame["label"][:400]
@@ -376,9 +375,9 @@ def test_a_search_for_parameters_runs_on_workers_that_share_a_study(client, caps
 def test_an_address_without_a_scheduler_is_told(capsys, tmp_path):
     said = complaint(capsys, "tune", "iris", "-o", tmp_path / "best.json", "--dask", "nonsense://host")
     assert said.startswith("--dask must be the address of a Dask scheduler, such as tcp://host:8786; ")
-=======
+
+
 def test_without_dask_the_import_says_what_to_install():
     code = "import sys; sys.modules['distributed'] = None; import softwood.dask"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ImportError: softwood.dask needs Dask, which is not installed: pip install 'softwood[dask]'" in run.stderr
->>>>>>> 0f78163 (softwood.dask names its extra where Dask is missing)
