@@ -157,7 +157,10 @@ def digest(units: Sequence[Unit]) -> str:
     lines = [header, ["---"] * len(header), *([NAMES[name], *rows[name]] for name in overall)]
     n_splits = frame.groupby("table")["split"].nunique()
     splits = f"{n_splits.min()} to {n_splits.max()}" if n_splits.nunique() > 1 else f"{n_splits.max()}"
-    note = f"Mean ranks among five, 1 for the best; {len(n_splits)} tables, splits of each: {splits}."
+    splits = "one split" if splits == "1" else f"{splits} splits"
+    note = (
+        f"Mean ranks of five learners (1 is best) on {len(n_splits)} tables, with {splits} into training and test rows."
+    )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{note}\n"
 
 

@@ -70,10 +70,11 @@ def _cost_of_depth() -> str:
     every = {row["depth"]: row["forward_us"] for row in rows if row["leaves"] is None}
     low, high, dense = min(one), max(one), max(every)
     return (
-        f"**Depth is nearly free.** A tree of depth {high} has {2 ** (high - low):,} times the leaves of one of depth "
-        f"{low}, but a row that reaches a single leaf costs only {one[high] / one[low]:.1f} times as much. With "
-        f"logistic routing, which reaches every leaf, depth {dense} alone costs {every[dense] / every[low]:.0f} times "
-        "as much ([Performance](docs/performance.md#the-cost-of-depth), `python benchmarks/depth_scaling.py`)."
+        "**Depth is nearly free.** A row skips the branches that it cannot reach. "
+        f"A tree of depth {high} has {2 ** (high - low):,} times the leaves of a tree of depth {low}, yet a row that "
+        f"ends in one leaf takes only {one[high] / one[low]:.1f} times as long. In ordinary soft trees, where a row "
+        f"visits every leaf, going from depth {low} to {dense} takes {every[dense] / every[low]:.0f} times as long "
+        "([Performance](docs/performance.md#the-cost-of-depth), `python benchmarks/depth_scaling.py`)."
     )
 
 
@@ -89,7 +90,7 @@ def _time_of_training() -> str:
     ratios = [means[table, "logistic"] / means[table, "smooth_step_adam"] for table in tables]
     return (
         f"**Training is fast, too.** Trees of depth 10 train {min(ratios):.0f} to {max(ratios):.0f} times faster than "
-        f"the same trees with logistic routing, on {len(tables)} tables of the paper "
+        f"the same trees with logistic routing, where a row visits every leaf, on {len(tables)} tables of the paper "
         "([the paper, run again](paper/README.md), `python -m paper.figure_depth`)."
     )
 
