@@ -138,6 +138,21 @@ def test_several_targets_categories_and_missing_cells():
     assert taught.compression_.metric == "r2"
 
 
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_several_quantiles_are_judged_by_the_median(n_targets):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    y = (X[:, :n_targets] + 0.1 * rng.normal(size=(120, n_targets))).squeeze()
+    loss = softwood.Loss("quantile", quantiles=(0.9, 0.5, 0.1))
+    options = {"n_members": 1, "n_trees": 8, "max_epochs": 30, "learning_rate": 0.02, "random_state": 0}
+    model = softwood.TreeEnsembleRegressor(loss=loss, compact=True, **options).fit(X, y)
+    assert model.predict(X).shape == (*y.shape, 3)
+    assert model.score(X, y) == pytest.approx(r2_score(y, model.predict(X)[..., 1]))
+    assert 0.3 < model.compression_.after.score <= 1
+    hard = model.harden(X, y)
+    assert hard.hardening_.before == model.score(X, y)
+
+
 def test_made_up_rows_mix_rows_column_by_column():
     frame = pd.DataFrame({"n": np.arange(50.0), "c": ["a", "b"] * 25, "d": pd.date_range("2020", periods=50)})
     model = softwood.TreeEnsembleRegressor(n_members=1, n_trees=2, max_epochs=1).fit(frame, np.arange(50.0)).model_

@@ -44,6 +44,18 @@ MODELS = {
         lambda X: np.arange(len(X)) * 2.0,
     ),
     "poisson": (softwood.TreeEnsembleRegressor, {"loss": "poisson"}, lambda X: np.arange(len(X)) % 4),
+    "several labels": (
+        softwood.TreeEnsembleClassifier,
+        {"activation": "logistic"},
+        lambda X: pd.DataFrame({"large": X["size"] > 0, "red": X["colour"] == "red"}).astype(int),
+    ),
+    "some columns, two targets": (
+        softwood.TreeEnsembleRegressor,
+        {"max_columns": 2, "monotonic_cst": {"size": 1}},
+        lambda X: np.column_stack([np.arange(len(X)), X["size"].fillna(0)]),
+    ),
+    "compact": (softwood.TreeEnsembleRegressor, {"compact": True}, lambda X: X["size"].fillna(0)),
+    "paper": (softwood.TreeEnsembleClassifier, {"recipe": "paper"}, lambda X: X["size"] > 0),
 }
 
 
@@ -75,9 +87,10 @@ def use(path, folder):
 @pytest.mark.parametrize("name", MODELS)
 def test_mutants_of_model_files_are_refused_or_work(name, tmp_path):
     kind, options, target = MODELS[name]
-    X = table()
+    X = table()[["size", "city"]] if name == "paper" else table()
     honest = tmp_path / "honest.safetensors"
-    kind(**TINY, **options).fit(X, target(X)).save(honest)
+    options = {**TINY, "n_members": 1, **options} if name == "paper" else {**TINY, **options}
+    kind(**options).fit(X, target(X)).save(honest)
     path, refused, broken = tmp_path / "mutant.safetensors", 0, []
     use(honest, tmp_path)
     for what, file in mutants(honest.read_bytes(), "model", N_MODEL_MUTANTS // len(MODELS), seed=len(name)):

@@ -371,11 +371,8 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
     @property
     def best_score_(self) -> float:
         """Mean over members of `eval_metric` on the validation rows, or of the loss without one, in the best epoch."""
-        history = self.history_
-        name = "validation_loss" if self.eval_metric is None else "validation_metric"
-        return float(
-            np.mean([value for value, is_best in zip(history[name], history["is_best"], strict=True) if is_best])
-        )
+        check_is_fitted(self, "model_")
+        return self.model_.mean_of_best_epochs("validation_loss" if self.eval_metric is None else "validation_metric")
 
     @property
     def history_(self) -> dict[str, list[Any]]:
@@ -588,6 +585,13 @@ class TreeEnsembleRegressor(RegressorMixin, _TreeEnsemble):
         True
         """
         return self._predictions(X, offset)
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return R² of the predictions; of several quantiles, of those nearest to the median."""
+        from sklearn.metrics import r2_score
+
+        predicted = self.predict(X)
+        return float(r2_score(y, self.model_.head.central(predicted), sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -87,6 +87,11 @@ class Model:
             dtype=np.int64,
         )
 
+    def mean_of_best_epochs(self, name: str) -> float:
+        """Mean over members of one column of the history in the epochs that their trees are from."""
+        values = zip(self.history[name], self.history["is_best"], strict=True)
+        return float(np.mean([value for value, is_best in values if is_best]))
+
     @cached_property
     def importances(self) -> NDArray[np.float64]:
         """Importance of each column of the table [n_columns], summing to 1; see `softwood.model.importance`."""

@@ -90,6 +90,12 @@ class Head:
         """What `PredictionHead.predictions` gives for raw scores [n, k]."""
         return self.lowered().predictions(scores)
 
+    def central(self, predictions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Predictions of a regression as one number per row and target: of several quantiles that nearest to 0.5."""
+        if self.loss.name != "quantile" or len(self.loss.quantiles) == 1:
+            return predictions
+        return predictions[..., int(np.abs(np.array(self.loss.quantiles) - 0.5).argmin())]
+
     def lowered(self) -> PredictionHead:
         """The head as the prediction program has it, without the loss."""
         of_task = {"binary": Link.BINARY, "multiclass": Link.SOFTMAX, "multilabel": Link.LOGISTIC}

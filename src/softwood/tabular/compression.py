@@ -31,7 +31,8 @@ class CompressedSize:
     microseconds_per_row : float
         Time of a prediction in bulk, with one thread.
     score, standard_error : float
-        Accuracy or R² on rows that the teaching did not see; NaN without y.
+        Accuracy or R² (of several quantiles, of those nearest to the median) on rows that the teaching did not see;
+        NaN without y.
     """
 
     n_trees: int
@@ -129,6 +130,7 @@ def _score(model: Model, predicted: NDArray[Any], y: NDArray[Any]) -> tuple[floa
     if model.head.task != "regression":
         right = _same_rows(predicted, y)
         return float(right.mean()), float(right.std() / len(right) ** 0.5)
+    predicted = model.head.central(predicted)
     y = np.asarray(y, dtype=np.float64).reshape(predicted.shape)
     errors = ((y - predicted) ** 2 / max(float(np.var(y, axis=0).mean()), 1e-300)).reshape(len(y), -1).mean(axis=1)
     return float(1 - errors.mean()), float(errors.std() / len(errors) ** 0.5)
