@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,9 @@ from softwood.model.predictor import Predictor
 from softwood.tabular.compress import Limits, can_teach, compress_model
 from softwood.tabular.compression import Compression
 from softwood.tabular.evaluation import read_evaluation_sets
+from softwood.tabular.files import TableFiles, are_files, first_rows, is_long, open_files, read_whole
 from softwood.tabular.fit import FitResult, RunOptions, restart
+from softwood.tabular.fit_files import prepare, train_on_rows
 from softwood.tabular.loading import plain_parameters
 from softwood.tabular.selection import train_on_selected, train_on_selected_piece
 from softwood.tabular.table import Table, read_table, require_table, resolve_columns, resolve_kinds
@@ -35,7 +38,7 @@ from softwood.tabular.target import Problem, TargetKind, add_offset, has_several
 from softwood.tabular.threads import threads_for
 from softwood.training import TrainedMember
 from softwood.training.checkpoint import prepare_checkpoint
-from softwood.training.declaration import check, declarations, parameters_section
+from softwood.training.declaration import check, declarations, n_bytes, parameters_section
 from softwood.training.hyperparameters import ClassifierHyperparameters, Hyperparameters, apply_recipe
 
 if TYPE_CHECKING:
@@ -49,7 +52,8 @@ _ATTRIBUTES = """\
         Value chosen for each parameter that was "auto".
     oof_prediction_ : ndarray [n, k] or [n]
         Prediction of each training row by members that held it out: probabilities, or values of a regression. NaN where
-        no member did (with `n_members` of 4, a third of the rows). Only after `fit` without an `eval_set`.
+        no member did (with `n_members` of 4, a third of the rows). Only after `fit` of a table in memory without an
+        `eval_set`.
     compression_ : Compression
         What `compress` or `compact=True` did: sizes, time and score before and after.
     feature_importances_ : ndarray [p]
@@ -91,20 +95,30 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 30.0,
         resume: bool = False,
+        cache: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Train on a table.
+        """Train on a table, in memory or in Parquet files.
+
+        Files of more than 16,777,216 cells (rows times columns) are not read into memory: two passes over them write
+        encoded rows to a cache, from which each epoch reads blocks in random order. `memory_limit` bounds the memory
+        that this takes. The result is the same, to the bit, for any limit and number of threads; it differs from that
+        of a table in memory, whose rows are shuffled all at once. There is no `oof_prediction_`, and each member holds
+        out at most 262,144 rows. Files of fewer cells are read, and the result is that of the table in memory.
 
         Ctrl-C stops training within one step and raises KeyboardInterrupt. The estimator then holds the best epoch so
         far and can be used.
 
         Parameters
         ----------
-        X : array-like, sparse matrix or data frame [n, p]
-            Columns may hold numbers, booleans, strings, categories or dates. Cells may be missing.
+        X : array-like, sparse matrix or data frame [n, p]; or Parquet files
+            Columns may hold numbers, booleans, strings, categories or dates. Cells may be missing. Files are named by a
+            path, a list of paths, a glob such as "data/*.parquet", a folder, or a pyarrow dataset (extra "parquet").
         y : array-like [n], or [n, t] for a regression with t targets, or [n, k] for k labels of a classifier
-            Class labels, or numbers; for several labels per row, a column of 0 and 1 for each label.
+            Class labels, or numbers; for several labels per row, a column of 0 and 1 for each label. Where X names
+            files, the name of the target's column, or a list of names.
         sample_weight : array-like [n], optional
-            Weights of the rows. A weight of 2 is equivalent to repeating the row, 0 to leaving it out.
+            Weights of the rows. A weight of 2 is equivalent to repeating the row, 0 to leaving it out. Where X names
+            files, the name of a column; so are offsets.
         eval_set : tuple (X, y), (X, y, sample_weight) or (X, y, sample_weight, offset), or a list of them, optional
             Rows that decide the best epoch. Of several sets the last one decides, and `history_` has the losses of all
             ("validation_0_loss", ...). Without any, each member holds out a part of X.
@@ -118,23 +132,43 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             Seconds between two saves.
         resume : bool, default=False
             Continue from `checkpoint` if that file exists, with its seed if `random_state` is None.
+        cache : path, optional
+            Folder for the encoded rows of files. A later fit of the same files with the same columns, target and bins
+            reads them from there; a cache of other files or settings is refused. Without it they lie in temporary
+            files, which vanish with the fit.
 
         Returns
         -------
         self
         """
+        if are_files(X):
+            return self._fit_files(
+                open_files(X, y, sample_weight, offset),
+                eval_set,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                resume=resume,
+                cache=cache,
+            )
         params = self._checked_params()
         previous: Model | None = self.model_ if self.warm_start and hasattr(self, "model_") else None
         table = self._read(X, reset=previous is None)
         problem = self._problem(y, table.n_rows, sample_weight, first=previous is None).with_offset(offset)
         self._keep_classes(problem.task, problem.classes)
-        validation = read_evaluation_sets(
-            eval_set, self._reader_like(table), partial(self._problem, first=False), has_offset=offset is not None
-        )
+        validation = self._read_eval_sets(eval_set, table, has_offset=offset is not None)
+        run = self._run_options(checkpoint, checkpoint_every, resume)
+        fitted = train_on_selected(table, problem, params, run, validation=validation, previous=previous)
+        return self._take_over(fitted, table, problem, may_become_small=previous is None)
+
+    def _run_options(
+        self, checkpoint: str | os.PathLike[str] | None, checkpoint_every: float, resume: bool
+    ) -> RunOptions:
         seed = prepare_checkpoint(checkpoint, resume=resume)
         seed = self._seed() if seed is None or self.random_state is not None else seed
-        run = RunOptions(seed, threads_for(self.n_jobs), checkpoint, resume, checkpoint_every, self._fit_members())
-        fitted = train_on_selected(table, problem, params, run, validation=validation, previous=previous)
+        return RunOptions(seed, threads_for(self.n_jobs), checkpoint, resume, checkpoint_every, self._fit_members())
+
+    def _take_over(self, fitted: FitResult, table: Table, problem: Problem, *, may_become_small: bool) -> Self:
+        """Fitted attributes of a fit; table and problem are what a small model may be taught from."""
         self._pieces: FitResult | None = None
         self._keep(fitted.model)
         self.__dict__.pop("compression_", None)
@@ -144,9 +178,52 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             self.oof_prediction_ = fitted.model.head.predictions(fitted.oof_scores)
         if any(member.stopped_by == "interrupt" for member in fitted.trained):
             raise KeyboardInterrupt("Training was interrupted; the estimator holds the best epoch so far.")
-        if fitted.chosen.get("compact", self.compact) is True and previous is None:
+        if fitted.chosen.get("compact", self.compact) is True and may_become_small:
             self._become_small(table, problem)
         return self
+
+    def _fit_files(
+        self,
+        files: TableFiles,
+        eval_set: Any = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 30.0,
+        resume: bool = False,
+        cache: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Train on a table in files, which is read whole if it is short."""
+        if not is_long(files):
+            X, y, weight, offset = read_whole(files)
+            options: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
+            return self.fit(X, y, weight, eval_set, offset=offset, **options)
+        params = self._checked_params()
+        usual = {"recipe": "softwood", "encoding": "auto", "batch_norm": False, "l2": 0, "warm_start": False}
+        for name, value in usual.items():
+            if params[name] != value:
+                raise ValueError(
+                    f"Files that are not read into memory require {name}={value!r}; got {params[name]!r}. Leave it at "
+                    "its default, or read the table and fit to it in memory."
+                )
+        table = self._read(first_rows(files), reset=True)
+        run = self._run_options(checkpoint, checkpoint_every, resume)
+        folder = None if cache is None else Path(cache)
+        prepared = prepare(
+            files,
+            self._target_kind(),
+            params,
+            run,
+            kinds=table.kinds,
+            folder=folder,
+            memory_limit=n_bytes(params["memory_limit"]),
+        )
+        with prepared.cache:
+            self._keep_classes(prepared.outline.problem.task, prepared.outline.target.classes)
+            kinds = [prepared.codes.get(name, kind) for name, kind in zip(files.features, table.kinds, strict=True)]
+            known = replace(table, kinds=tuple(kinds))
+            validation = self._read_eval_sets(eval_set, known, has_offset=files.offset is not None)
+            fitted = train_on_rows(prepared, params, run, validation=validation)
+        return self._take_over(fitted, *prepared.sampled(), may_become_small=True)
 
     def _become_small(self, table: Table, problem: Problem) -> None:
         """Put a taught ensemble in the place of the members; they stay where there is too little to teach from."""
@@ -206,6 +283,10 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         if getattr(X, "ndim", 2) == 2 and not self.model_.given_columns:  # other shapes are refused below
             validate_data(self, X, reset=False, skip_check_array=True)
         return self.model_.program.read(X)
+
+    def _read_eval_sets(self, eval_set: Any, table: Table, *, has_offset: bool) -> list[tuple[Table, Problem]]:
+        check_targets = partial(self._problem, first=False)
+        return read_evaluation_sets(eval_set, self._reader_like(table), check_targets, has_offset=has_offset)
 
     def _reader_like(self, table: Table) -> Callable[[Any], Table]:
         """What reads further tables with the columns of one that is about to be fitted."""

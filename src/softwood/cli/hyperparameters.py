@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from softwood.training.declaration import Declaration, Integer, Number, Values, quoted
+from softwood.training.declaration import ByteSize, Declaration, Integer, Number, Values, quoted
 from softwood.training.hyperparameters import all_declarations
 
 _PANEL = "Hyperparameters (those of the estimators; docs/tabular.md)"
@@ -89,6 +89,8 @@ def _shell_words(declaration: Declaration) -> list[str]:
             words += [_shell_word(value) for value in kind.values]
         elif isinstance(kind, (Integer, Number)):
             words.append(kind.notation)
+        elif isinstance(kind, ByteSize):
+            words.append("bytes, 512MB, 1GB")
     return words
 
 

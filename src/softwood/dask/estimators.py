@@ -77,7 +77,7 @@ class _OnDask(_TreeEnsemble):
     strategy: str
     _LOCAL: Any  # class of the ordinary estimator
 
-    def fit(
+    def fit(  # type: ignore[override]  # rows of partitions need no cache
         self,
         X: Any,
         y: Any,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from softwood.model.parts import Head
 from softwood.tabular.columns import Preprocessor
+from softwood.tabular.files import are_files, open_files, read_whole
 from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
 from softwood.training.judge import EvaluationSet, Judge, Metric
@@ -60,6 +61,8 @@ def _read_evaluation_set(
             f"such tuples; got {type(one).__name__}{length}."
         )
     X, y, weight, offset = (*one, None, None)[:4]
+    if are_files(X):
+        X, y, weight, offset = read_whole(open_files(X, y, weight, offset))
     table = read(X)
     return table, make_problem(y, table.n_rows, weight).with_offset(offset)
 

@@ -57,7 +57,7 @@ def train_on_selected(
         fitted = train(table, problem, params, run, validation=validation, previous=previous)
         return fitted if previous is None else _part_of(previous.given_columns, fitted)
     selected = select_columns(table, problem, params, run, present=screened, validation=validation)
-    params = _for_columns(params, table, selected)
+    params = params_for_columns(params, _names(table), selected)
     if params["time_limit"] is not None:
         params["time_limit"] = max(1e-9, params["time_limit"] - (time.monotonic() - begin))
     some = [(_some_columns(other, selected), judged) for other, judged in validation]
@@ -73,7 +73,7 @@ def train_on_selected_piece(
         fitted = train_on_piece(table, problem, params, run, previous=previous)
         return fitted if previous is None else _part_of(previous.model.given_columns, fitted)
     selected = select_columns(table, problem, params, run, present=screened)
-    params = _for_columns(params, table, selected)
+    params = params_for_columns(params, _names(table), selected)
     return _part_of(_names(table), train_on_piece(_some_columns(table, selected), problem, params, run, previous=None))
 
 
@@ -107,7 +107,7 @@ def select_columns(
         found = train(
             _some_columns(table, present),
             problem,
-            {**_for_columns(params, table, present), **changes},
+            {**params_for_columns(params, _names(table), present), **changes},
             replace(run, checkpoint=None, resume=False),
             validation=[(_some_columns(other, present), judged) for other, judged in validation],
         )
@@ -122,9 +122,9 @@ def _is_too_wide(table: Table, screened: list[int], params: Mapping[str, Any]) -
     return len(screened) < table.n_columns or (params["max_columns"] or np.inf) < len(screened)
 
 
-def _for_columns(params: Mapping[str, Any], table: Table, columns: Sequence[int]) -> dict[str, Any]:
-    """Parameters for a table that has some of the columns only."""
-    return {**params, "monotonic_cst": restrict_monotone(params["monotonic_cst"], _names(table), columns)}
+def params_for_columns(params: Mapping[str, Any], names: Sequence[str], columns: Sequence[int]) -> dict[str, Any]:
+    """Parameters for a table that has some of the named columns only."""
+    return {**params, "monotonic_cst": restrict_monotone(params["monotonic_cst"], names, columns)}
 
 
 def _some_columns(table: Table, columns: Sequence[int]) -> Table:

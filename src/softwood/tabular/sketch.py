@@ -118,14 +118,26 @@ class Sample:
     weight: NDArray[np.float64]
     offset: NDArray[np.float64] | None
 
+    @property
+    def n_most(self) -> int:
+        """Rows that a sample of a table with so many columns may hold."""
+        return min(SAMPLE_ROWS, max(_MIN_SAMPLED_ROWS, _MAX_SAMPLED_CELLS // len(self.columns)))
+
     def smallest(self) -> Sample:
-        """The rows that a sample of a table with so many columns may hold, in the order of keys."""
-        n = min(SAMPLE_ROWS, max(_MIN_SAMPLED_ROWS, _MAX_SAMPLED_CELLS // len(self.columns)))
-        rows = np.argsort(self.keys)[:n]
+        """At most `n_most` of the rows, in the order of keys."""
+        rows = np.argsort(self.keys)[: self.n_most]
+        return self._each(lambda array: array[rows])
+
+    def below(self, key: np.uint64) -> Sample:
+        """The rows of smaller keys; rows are in the order of keys."""
+        rows = slice(0, int(np.searchsorted(self.keys, key)))
         return self._each(lambda array: array[rows])
 
     def joined(self, other: Sample) -> Sample:
         """The sample of both pieces."""
+        other = other.below(self.keys[-1]) if len(self.keys) == self.n_most else other
+        if not len(other.keys):
+            return self
         arrays = zip(self._arrays(), other._arrays(), strict=True)
         return self._of([None if a is None or b is None else np.concatenate([a, b]) for a, b in arrays]).smallest()
 

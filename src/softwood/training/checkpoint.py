@@ -22,7 +22,7 @@ from softwood.model.container import ModelFileError
 from softwood.model.file_checks import is_whole, require
 from softwood.model.whole_file import require_regular, write_whole
 from softwood.training.checkpoint_checks import check_checkpoint
-from softwood.training.samples import EpochRecord, MemberData
+from softwood.training.samples import EpochRecord, MemberData, StreamedSamples
 from softwood.training.state import MemberState
 
 if TYPE_CHECKING:
@@ -208,6 +208,8 @@ def _run_facts(config: TrainingConfig, members: Sequence[MemberData]) -> dict[st
             facts[f"{kind} {name}"] = [
                 None if samples is None else checksum_of(getattr(samples, name)) for samples in held
             ]
+        if any(isinstance(samples, StreamedSamples) for samples in held):
+            facts[f"{kind} source"] = [s.identity if isinstance(s, StreamedSamples) else None for s in held]
         facts[f"{kind} encoding"] = [
             None if samples is None or samples.encoding is None else checksum(samples.encoding.arrays())
             for samples in held

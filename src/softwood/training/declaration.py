@@ -23,6 +23,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 import textwrap
 import types
 from collections.abc import Callable, Mapping
@@ -41,6 +42,7 @@ else:  # type checkers alone need it
 
 __all__ = [
     "Annotated",
+    "ByteSize",
     "Declaration",
     "Integer",
     "Literal",
@@ -52,6 +54,7 @@ __all__ = [
     "declarations",
     "declare",
     "keyword_parameters",
+    "n_bytes",
     "parameters_section",
     "quoted",
 ]
@@ -191,7 +194,41 @@ class Unchecked:
         raise ValueError(text)
 
 
-Kind = Number | Integer | Values | Instance | Unchecked
+@dataclass(frozen=True)
+class ByteSize:
+    """Sizes of memory: whole numbers of bytes, or texts such as "1GB", "512MB" or "1.5 GiB"; see `n_bytes`."""
+
+    notation: str = "int or str"
+    words: str = "a number of bytes, or a text such as '1GB' or '512MB'"
+
+    def accepts(self, value: Any) -> bool:
+        try:
+            return n_bytes(value) > 0
+        except ValueError:
+            return False
+
+    def parse(self, text: str) -> Any:
+        return int(text) if text.isdecimal() else text
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def n_bytes(size: Any) -> int:
+    """Bytes of a size: a whole number, or a text.
+
+    >>> n_bytes("1GB"), n_bytes("1.5 MiB"), n_bytes(4096)
+    (1000000000, 1572864, 4096)
+    """
+    if isinstance(size, Integral) and not isinstance(size, bool):
+        return int(size)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?I?)B\s*", size.upper()) if isinstance(size, str) else None
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"A size must be {ByteSize.words}; got {size!r}.")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+Kind = Number | Integer | Values | Instance | Unchecked | ByteSize
 
 
 @dataclass(frozen=True)

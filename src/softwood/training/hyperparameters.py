@@ -18,6 +18,7 @@ from softwood.arguments import MAX_DEPTH, Activation
 from softwood.tabular.features import MAX_BINS, EncodingName
 from softwood.training import rules
 from softwood.training.declaration import (
+    ByteSize,
     Declaration,
     Integer,
     Number,
@@ -253,6 +254,12 @@ class Hyperparameters:
         details="None means `softwood.get_num_threads()`; negative numbers count back from all cores, as in joblib.",
         aliases=("--jobs",),
         elsewhere=("nthread", "num_threads", "thread_count"),
+    )
+    memory_limit: Annotated[int | str, ByteSize()] = declare(
+        "1GB",
+        "Memory that a fit from files may take, beyond the libraries and the model.",
+        details='Bytes, or a text such as "512MB". A table that needs more is refused. The result does not depend on '
+        "it. Not used where X is a table in memory.",
     )
     verbose: Annotated[int, Integer(0)] | bool = declare(0, "1 shows a progress bar.", on_command_line=False)
 

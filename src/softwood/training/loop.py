@@ -26,10 +26,12 @@ from softwood.training.samples import (
     EpochRecord,
     MemberData,
     StopReason,
+    StreamedSamples,
     TrainedMember,
     check_members,
 )
 from softwood.training.state import MemberState
+from softwood.training.stream import StreamState
 
 EpochCallback = Callable[[list[EpochRecord]], "bool | None"]
 
@@ -153,8 +155,8 @@ class _Fit:
 
     def run_epoch(self, deadline: float) -> None:
         active = self.active()
-        natives = [self.states[i].native for i in active]
-        outcomes = natives[0].run_epoch(natives, self.next_epoch, deadline - time.monotonic(), self.n_threads)
+        states = [self.states[i] for i in active]
+        outcomes = states[0].run_epoch(states, self.next_epoch, deadline - time.monotonic(), self.n_threads)
         records = []
         for i, (status, steps_done, *numbers) in zip(active, outcomes, strict=True):
             if status == NOT_FINITE:
@@ -219,6 +221,8 @@ def not_finite(config: TrainingConfig, member: int, epoch: int, step: int) -> Fl
 
 
 def _state_class(member: MemberData) -> type[MemberState]:
+    if isinstance(member.train, StreamedSamples):
+        return StreamState
     return LookupState if isinstance(member.train.encoding, Lookups) else MemberState
 
 

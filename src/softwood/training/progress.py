@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -120,6 +121,7 @@ class Progress:
         self._bar: Any = None
         self._task: Any = None
         self._last_line = 0.0
+        self._report = RowReport(verbose=True, show=self._show_rows)
 
     def __enter__(self) -> Progress:
         self._bar = _rich_bar()
@@ -134,6 +136,16 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
+    def rows(self, what: str, done: int, total: int) -> None:
+        """Show how far an epoch of many rows has come."""
+        self._report(what, done, total)
+
+    def _show_rows(self, words: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, words=words)
+        else:
+            print(words, file=sys.stderr, flush=True)
+
     def __call__(self, records: Sequence[EpochRecord]) -> None:
         """Show the epoch that has just ended."""
         if not records:
@@ -147,6 +159,50 @@ class Progress:
         elif epoch in (1, self.max_epochs) or time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             print(f"epoch {epoch}/{self.max_epochs}: {words}", file=sys.stderr, flush=True)
+
+
+class RowReport:
+    """Prints how far a pass over many rows has come, every two seconds: rows per second, and the time left.
+
+    Parameters
+    ----------
+    verbose : int or bool
+        Nothing is printed if it is 0.
+    show : callable(str), optional
+        What shows the words instead.
+    """
+
+    def __init__(self, verbose: int | bool, show: Callable[[str], None] | None = None) -> None:
+        self.verbose, self.show = verbose, show
+        self._what = ""
+        self._started = self._last = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Tell that `done` rows of `total` are through; a pass begins with 0."""
+        now = time.monotonic()
+        if done == 0 or what != self._what:
+            self._what, self._started, self._last = what, now, now
+        if not self.verbose or done in (0, total) or now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        words = f"{what}: {describe_rows(done, total, now - self._started)}"
+        if self.show is not None:
+            self.show(words)
+        else:
+            print(words, file=sys.stderr, flush=True)
+
+
+def describe_rows(done: int, total: int, seconds: float) -> str:
+    """How far a pass over rows is, in words.
+
+    Examples
+    --------
+    >>> describe_rows(1_000_000, 4_000_000, 30.0)
+    '1,000,000 of 4,000,000 rows, 33,333 rows per second, 0:01:30 left'
+    """
+    rate = done / max(seconds, 1e-9)
+    left = timedelta(seconds=round((total - done) / rate))
+    return f"{done:,} of {total:,} rows, {rate:,.0f} rows per second, {left} left"
 
 
 def describe(records: Sequence[EpochRecord], metric: str) -> str:

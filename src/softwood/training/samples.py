@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,46 @@ class Samples:
     def n_rows(self) -> int:
         """Number of rows that belong."""
         return len(self.x) if self.rows is None else len(self.rows)
+
+
+class RowSource(Protocol):
+    """Rows of cells that lie on a disk; see `softwood.training.stream.RowStream`."""
+
+    @property
+    def identity(self) -> str:
+        """Changes with the rows and their order."""
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedSamples(Samples):
+    """Rows of a source that are read anew in each epoch; `x` and `y` have none, but their types and columns.
+
+    `softwood.training.stream` trains on them. All members of a fit have the same source, and share what is read.
+
+    Parameters
+    ----------
+    source : RowSource
+    fold, n_folds : int
+        Rows of this fold do not belong; with 0 folds, all do.
+    n_streamed : int
+        Number of rows that belong.
+    """
+
+    source: RowSource | None = None
+    fold: int = 0
+    n_folds: int = 0
+    n_streamed: int = 0
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows that belong."""
+        return self.n_streamed
+
+    @property
+    def identity(self) -> list[Any]:
+        """Changes with the rows and their order; for checkpoints."""
+        assert self.source is not None
+        return [self.source.identity, self.fold, self.n_folds]
 
 
 @dataclass(frozen=True)
@@ -163,6 +203,8 @@ def check_members(loss: Loss, members: Sequence[MemberData]) -> None:
 
 def _check_samples(samples: Samples, loss: Loss, name: str) -> tuple[np.dtype[Any], int]:
     x, y = samples.x, np.asarray(samples.y)
+    if isinstance(samples, StreamedSamples):  # whose rows were checked when they were written
+        return x.dtype, y.shape[1]
     if isinstance(samples.encoding, Lookups):
         if x.dtype != np.uint32 or x.ndim != 2 or not x.flags.c_contiguous or x.shape[1] != samples.n_features:
             raise ValueError(f"{name}.x must be the cells that its lookups made; got {x.dtype} of shape {np.shape(x)}.")

@@ -6,6 +6,7 @@ checkpoints hold. When to stop is left to `loop`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,14 @@ class MemberState:
         dtype = self.dtype if self.dtype.kind == "f" else np.float32  # cells of lookups are integers
         self.validation_scores = np.zeros((validation.n_rows, n_outputs), dtype=dtype)
         return {"scores": self.validation_scores}
+
+    @staticmethod
+    def run_epoch(
+        states: Sequence[MemberState], epoch: int, seconds_left: float, n_threads: int
+    ) -> list[tuple[Any, ...]]:
+        """One epoch of each member; what it did, as the compiled trainer tells it (EpochOutcome in the core)."""
+        natives = [state.native for state in states]
+        return natives[0].run_epoch(natives, epoch, seconds_left, n_threads)
 
     def current(self) -> dict[str, FloatArray]:
         """Copies of the parameters that evaluation uses, the last ones or their averages, and the scores it found."""
