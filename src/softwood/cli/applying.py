@@ -20,8 +20,9 @@ from softwood.cli.console import (
     Delimiter,
     Jobs,
     ModelFile,
-    Source,
+    Sources,
     Target,
+    Workers,
     as_json_text,
     checked_delimiter,
     kinds_of,
@@ -35,6 +36,7 @@ from softwood.cli.console import (
     run_file,
 )
 from softwood.cli.example_tables import EXAMPLES, load_example
+from softwood.cli.files import evaluate_files, find_files, names_files, predict_files
 from softwood.cli.metrics import compute_metrics
 from softwood.cli.tablefile import NO_ROWS, BatchWriter, TableFileError, local_file, read_batches
 from softwood.cli.task import class_labels, model_columns, require_column
@@ -42,24 +44,49 @@ from softwood.model.parameter_counts import ParameterCounts
 
 
 def evaluate(
-    model: ModelFile, source: Source, target: Target = None, delimiter: Delimiter = None, as_json: AsJson = False
+    model: ModelFile,
+    source: Sources,
+    target: Target = None,
+    workers: Workers = 1,
+    delimiter: Delimiter = None,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate a model on rows with a known target."""
+    if names_files(source):
+        _evaluate_files(model, source, target, workers, delimiter, as_json)
+        return
     estimator, test = open_known(model, source, target, delimiter=delimiter)
     print_notes(test.notes)
     if _is_training_table(model, source):
         print_notes([f"{source} is the table that the model was trained on: expect worse metrics on new rows."])
     metrics = compute_metrics(estimator, test.features, test.target)
+    _print_evaluation(metrics, len(test.target), test.target_name, f"{model} on {{}} rows of {source}", as_json)
+
+
+def _evaluate_files(
+    model: Path, source: str, target: str | None, workers: int, delimiter: str | None, as_json: bool
+) -> None:
+    target = target or softwood.load(model).model_.target_name
+    if target is None:
+        raise ValueError(f"Say which column holds the truth with --target; {model} does not name its target.")
+    options = {"n_jobs": 1 if workers > 1 else None, "batch_rows": 65_536, "delimiter": checked_delimiter(delimiter)}
+    metrics, n_rows = evaluate_files(model, find_files(source), target, workers, options)
+    _print_evaluation(metrics, n_rows, target, f"{model} on {{}} rows of {source}", as_json)
+
+
+def _print_evaluation(metrics: dict[str, float], n_rows: int, target: str, title: str, as_json: bool) -> None:
     if as_json:
-        print(as_json_text({"rows": len(test.target), "target": test.target_name, "metrics": metrics}))
-        return
-    print_metrics(metrics, f"{model} on {len(test.target)} rows of {source}")
+        print(as_json_text({"rows": n_rows, "target": target, "metrics": metrics}))
+    else:
+        print_metrics(metrics, title.format(n_rows))
 
 
 def predict(
     model: ModelFile,
-    source: Source,
-    out: Annotated[str, typer.Option("--out", "-o", help="File (.csv, .tsv, .parquet); - prints CSV.")] = "-",
+    source: Sources,
+    out: Annotated[
+        str, typer.Option("--out", "-o", help="File (.csv, .tsv, .parquet), or folder for many; - prints CSV.")
+    ] = "-",
     keep: Annotated[list[str] | None, typer.Option(help="Column to copy to the output; may be repeated.")] = None,
     batch_rows: Annotated[int, typer.Option(min=1, help="Approximate number of rows in memory at a time.")] = 65_536,
     delimiter: Delimiter = None,
@@ -67,11 +94,20 @@ def predict(
         bool, typer.Option("--escape", help="Put ' before texts that spreadsheets take for formulas (= + - @).")
     ] = False,
     n_jobs: Jobs = None,
+    workers: Workers = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per row; with --out, one that says what was written.")
     ] = False,
 ) -> None:
-    """Predict rows of a table of any length, batch by batch: class labels and probabilities, or values."""
+    """Predict rows of a table of any length, batch by batch: class labels and probabilities, or values.
+
+    Of a folder or a glob in quotes ('in/*.parquet'), each file's predictions go to a file of the same name in --out.
+    """
+    if names_files(source):
+        options = {"n_jobs": n_jobs or (1 if workers > 1 else None), "batch_rows": batch_rows, "keep": keep or ()}
+        options |= {"escape": escape, "delimiter": checked_delimiter(delimiter)}
+        _predict_files(model, source, out, workers, options, as_json)
+        return
     estimator = softwood.load(model)
     estimator.set_params(n_jobs=n_jobs)
     require_source(source)
@@ -82,7 +118,7 @@ def predict(
     n_rows = 0
     with local_file(source) as path, _writer(out, escape=escape, as_json=as_json) as write:
         for batch in _batches(source, path, kinds_of(estimator), batch_rows, checked_delimiter(delimiter)):
-            write(_predictions(estimator, batch, keep or ()))
+            write(predictions(estimator, batch, keep or ()))
             n_rows += len(batch)
         if n_rows == 0:
             raise TableFileError(NO_ROWS.format(path))
@@ -90,6 +126,19 @@ def predict(
         print(as_json_text({"rows": n_rows, "file": out}))
     elif is_file:
         print(f"{n_rows} rows written to {out}", file=sys.stderr)
+
+
+def _predict_files(model: Path, source: str, out: str, workers: int, options: dict[str, Any], as_json: bool) -> None:
+    if out == "-":
+        raise ValueError("Predictions of many files need a folder; name it with --out.")
+    files = find_files(source)
+    n_rows, empty = predict_files(model, files, Path(out), workers, options)
+    if empty:
+        print_notes([f"{len(empty)} files have no rows and were skipped, the first of them {empty[0]}."])
+    if as_json:
+        print(as_json_text({"rows": n_rows, "files": len(files) - len(empty), "folder": out}))
+    else:
+        print(f"{n_rows} rows of {len(files) - len(empty)} files written to {out}", file=sys.stderr)
 
 
 @contextmanager
@@ -177,7 +226,7 @@ def export(
         print(f"{path} written", file=sys.stderr)
 
 
-def _predictions(estimator: Any, batch: Any, keep: list[str] | tuple[str, ...]) -> Any:
+def predictions(estimator: Any, batch: Any, keep: list[str] | tuple[str, ...]) -> Any:
     """Predictions of a batch as an Arrow table."""
     import pyarrow as pa
 

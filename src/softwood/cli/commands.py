@@ -39,12 +39,14 @@ _EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     train: (
         "softwood train breast-cancer --report",
         "softwood train data.csv --target churned --drop id",
+        "softwood train 'data/*.parquet' -t churned --memory-limit 2GB",
         "softwood train sales.parquet -t price --task regression --max-epochs 20 --out price.safetensors",
     ),
     evaluate: ("softwood evaluate model.safetensors new.csv --target churned --json",),
     predict: (
         "softwood predict model.safetensors new.csv -o out.csv --keep id",
         "softwood predict model.safetensors huge.parquet -o out.parquet --batch-rows 100000",
+        "softwood predict model.safetensors 'in/*.parquet' -o out --workers 4",
         "softwood predict model.safetensors new.csv | head",
     ),
     info: ("softwood info model.safetensors", "softwood info model.safetensors --json"),

@@ -17,6 +17,7 @@ from rich.table import Table as ScreenTable
 
 import softwood
 from softwood.cli.example_tables import EXAMPLES, load_example
+from softwood.cli.files import names_files, read_files
 from softwood.cli.hyperparameters import option_names
 from softwood.cli.metrics import METRICS
 from softwood.cli.tablefile import TableFileError, local_file, read_file
@@ -25,6 +26,14 @@ from softwood.cli.task import LearningTask, known_task
 Source = Annotated[
     str, typer.Argument(metavar="TABLE", help="File (.csv, .tsv, .parquet), built-in table, or - for standard input.")
 ]
+Sources = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help="File (.csv, .tsv, .parquet), folder or 'glob' of such files, built-in table, or - for standard input.",
+    ),
+]
+Workers = Annotated[int, typer.Option(min=1, help="Processes that share out the files of a folder or glob.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file written by train.")]
 Target = Annotated[str | None, typer.Option("--target", "-t", help="Column to predict.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -95,6 +104,8 @@ def read_source(source: str, kinds: Mapping[str, str] | None = None, *, delimite
     """A file or a built-in table as an Arrow table; columns whose kind is given are read as such."""
     if source in EXAMPLES:
         return load_example(source)[0]
+    if names_files(source):
+        return read_files(source)
     require_source(source)
     with local_file(source) as path:
         return read_file(path, kinds, delimiter=checked_delimiter(delimiter))

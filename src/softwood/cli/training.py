@@ -6,8 +6,9 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from softwood.cli.console import (
     Numeric,
     Seed,
     Source,
+    Sources,
     Strict,
     Target,
     Task,
@@ -39,16 +41,18 @@ from softwood.cli.console import (
     require_place,
     run_file,
 )
+from softwood.cli.files import infer_long_task, long_table, split_rows, test_metrics
 from softwood.cli.hyperparameters import option_names, with_hyperparameters
 from softwood.cli.metrics import compute_metrics
 from softwood.cli.tablefile import BatchWriter
-from softwood.cli.task import LearningTask, learning_task
+from softwood.cli.task import LEARNING_TASKS, LearningTask, learning_task
 from softwood.model.whole_file import write_whole
+from softwood.tabular.files import TableFiles
 
 
 @with_hyperparameters
 def train(
-    source: Source,
+    source: Sources,
     target: Target = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Model file to write.")] = Path("model.safetensors"),
     task: Task = "auto",
@@ -64,6 +68,9 @@ def train(
     n_jobs: Jobs = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to save the state of training to, every 30 s.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint if that file exists.")] = False,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for encoded rows of files larger than memory, kept for the next run.")
+    ] = None,
     report: Annotated[bool, typer.Option("--report", help="Also write test rows, plots and an HTML report.")] = False,
     as_json: AsJson = False,
     hyperparameters: dict[str, Any] = {},  # noqa: B006 (never changed; each becomes an option)
@@ -80,42 +87,102 @@ def train(
     elif resume:
         raise ValueError("--resume needs --checkpoint FILE, the file to continue from.")
     kinds = declared_kinds(categorical, numeric, date)
-    frame, target, task = open_table(source, target, task, kinds=kinds, delimiter=delimiter)
-    found = learning_task(frame, target, task=task, drop=drop or (), kinds=kinds, strict=strict)
-    print_notes(found.notes)
-    training_rows, test_rows = found.split(test_fraction, random_state)
-    training, test = found.take(training_rows), found.take(test_rows)
-    chosen = {"column_kinds": found.column_kinds} | _read_params(params) | hyperparameters
-    estimator = _estimator(found.task, chosen, random_state, n_jobs, verbose=not as_json)
-    interrupted = _fit(estimator, training, checkpoint, resume)
-    metrics = compute_metrics(estimator, test.features, test.target)
+    chosen = _read_params(params) | hyperparameters
+    make = partial(_estimator, seed=random_state, n_jobs=n_jobs, verbose=not as_json)
+    long = long_table(source, target, drop or ())
+    if long is not None:
+        fit_options = {"checkpoint": checkpoint, "resume": resume, "cache": cache}
+        trained = _train_long(long, task, kinds, chosen, make, test_fraction, random_state, fit_options)
+    else:
+        frame, target, task = open_table(source, target, task, kinds=kinds, delimiter=delimiter)
+        found = learning_task(frame, target, task=task, drop=drop or (), kinds=kinds, strict=strict)
+        trained = _train_in_memory(found, chosen, make, test_fraction, random_state, checkpoint, resume)
+    estimator, metrics = trained.estimator, trained.metrics
     estimator.save(out)
     run = {
         "softwood": softwood.__version__,
         "source": source,
         "target": target,
-        "task": found.task,
-        "rows": {"training": len(training_rows), "test": len(test_rows)},
+        "task": trained.task,
+        "rows": {"training": trained.n_training, "test": trained.n_test},
         "columns": kinds_of(estimator),
         "parameters": estimator.model_.estimator["params"],
         "seed": random_state,
         "seconds": round(time.monotonic() - started, 2),
-        "interrupted": interrupted,
+        "interrupted": trained.interrupted,
         "metrics": metrics,
         "history": estimator.history_,
     }
     write_whole(files["run"], as_json_text(run).encode())
-    if report:
-        files |= _write_report_files(out, estimator, training, test)
+    if report and trained.parts is not None:
+        files |= _write_report_files(out, estimator, *trained.parts)
+    elif report:
+        print_notes(["Files larger than memory have no report; write rows to a file and use softwood report."])
     names = {key: str(path) for key, path in files.items()}
     if as_json:
         print(as_json_text({key: value for key, value in run.items() if key != "history"} | {"files": names}))
     else:
-        title = f"{found.task} of {target!r}: {len(training_rows)} rows for training, {len(test_rows)} for the test"
+        title = f"{trained.task} of {target!r}: {trained.n_training} rows for training, {trained.n_test} for the test"
         print_metrics(metrics, title)
         print_files(names)
-    if interrupted:
+    if trained.interrupted:
         sys.exit(130)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """What came of training: training and test rows (`parts`) if they are in memory."""
+
+    estimator: Any
+    task: str
+    n_training: int
+    n_test: int
+    metrics: dict[str, float]
+    interrupted: bool
+    parts: tuple[LearningTask, LearningTask] | None = None
+
+
+def _train_in_memory(
+    found: LearningTask,
+    chosen: dict[str, Any],
+    make: Callable[..., Any],
+    test_fraction: float,
+    seed: int,
+    checkpoint: Path | None,
+    resume: bool,
+) -> _Trained:
+    print_notes(found.notes)
+    training, test = (found.take(rows) for rows in found.split(test_fraction, seed))
+    estimator = make(found.task, {"column_kinds": found.column_kinds} | chosen)
+    interrupted = _fit(
+        estimator,
+        lambda: estimator.fit(training.features, training.target, checkpoint=checkpoint, resume=resume),
+        found.target_name,
+    )
+    metrics = compute_metrics(estimator, test.features, test.target)
+    sizes = len(training.target), len(test.target)
+    return _Trained(estimator, found.task, *sizes, metrics, interrupted, (training, test))
+
+
+def _train_long(
+    files: TableFiles,
+    task: str,
+    kinds: dict[str, str],
+    chosen: dict[str, Any],
+    make: Callable[..., Any],
+    test_fraction: float,
+    seed: int,
+    fit_options: dict[str, Any],
+) -> _Trained:
+    """Train on files that are not read into memory; test rows are drawn by the hashes of their numbers."""
+    if task not in ("auto", *LEARNING_TASKS):
+        raise ValueError(f"The task must be auto, classification or regression; got {task!r}.")
+    task = infer_long_task(files) if task == "auto" else task
+    training, test = split_rows(files, test_fraction, seed)
+    estimator = make(task, {"column_kinds": kinds or None} | chosen)
+    interrupted = _fit(estimator, lambda: estimator._fit_files(training, **fit_options), str(files.target))
+    metrics, n_test = test_metrics(estimator, test)
+    return _Trained(estimator, task, files.n_rows - n_test, n_test, metrics, interrupted)
 
 
 def tune(
@@ -209,11 +276,11 @@ def _estimator(task: str, params: dict[str, Any], seed: int, n_jobs: int | None,
     return kind(**params, random_state=seed, n_jobs=n_jobs, verbose=int(verbose))
 
 
-def _fit(estimator: Any, training: LearningTask, checkpoint: Path | None = None, resume: bool = False) -> bool:
+def _fit(estimator: Any, fit: Callable[[], Any], target: str) -> bool:
     """Train. Returns whether Ctrl-C stopped it; in the first epoch there is nothing to keep, so it is raised again."""
     interrupted = False
     try:
-        estimator.fit(training.features, training.target, checkpoint=checkpoint, resume=resume)
+        fit()
     except KeyboardInterrupt:
         epochs = estimator.history_["epoch"] if hasattr(estimator, "model_") else []
         if not epochs:
@@ -222,7 +289,7 @@ def _fit(estimator: Any, training: LearningTask, checkpoint: Path | None = None,
             [f"Interrupted after {max(epochs) + 1} epochs: the best of them is kept. Press Ctrl-C again to quit."]
         )
         interrupted = True
-    estimator.model_.target_name = training.target_name
+    estimator.model_.target_name = target
     return interrupted
 
 

@@ -274,7 +274,9 @@ class Summary:
         """Weighted mean and standard deviation of functions r [f, n] of the values."""
         share = self.weight / self.weight.sum()
         mean = r @ share
-        return mean, np.sqrt(np.square(r - mean[:, None]) @ share)
+        deviation = r - mean[:, None]
+        np.square(deviation, out=deviation)  # r may be hundreds of megabytes
+        return mean, np.sqrt(deviation @ share)
 
     def soft_clip(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """The feature SOFT_CLIP of some values, before it is standardised."""

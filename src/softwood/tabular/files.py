@@ -34,6 +34,33 @@ def are_files(X: Any) -> bool:
     return type(X).__module__.startswith("pyarrow") and hasattr(X, "get_fragments")
 
 
+@dataclass(frozen=True)
+class RowShare:
+    """Which rows belong to a random share of a table, or to the rest of it: by the hashes of their numbers.
+
+    >>> part = RowShare(0.25, seed=0)
+    >>> rest = RowShare(0.25, seed=0, is_rest=True)
+    >>> numbers = np.arange(10_000)
+    >>> int(part(numbers).sum()), bool(np.all(part(numbers) != rest(numbers)))
+    (2525, True)
+    """
+
+    share: float
+    seed: int
+    is_rest: bool = False
+
+    def __call__(self, numbers: np.ndarray) -> np.ndarray:
+        """Mask [n] of rows with the given numbers."""
+        return (mixed(numbers, self.seed) < np.uint64(self.share * 2.0**64)) != self.is_rest
+
+
+def mixed(numbers: np.ndarray, seed: int) -> np.ndarray:
+    """Well-mixed 64-bit hashes [n] of numbers of rows."""
+    z = (numbers.astype(np.uint64) + np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
+    return z ^ (z >> np.uint64(29))
+
+
 @dataclass(frozen=True, eq=False)
 class ParquetPart:
     """One Parquet file: its path, file system, and the values of columns that only its path tells."""
@@ -119,7 +146,7 @@ class TableFiles:
             found.append([part.path, about.size, about.mtime_ns, sorted(map(str, part.keys.items()))])
         types = [f"{name}: {self.schema.field(name).type}" for name in self.columns]
         roles = [self.targets, self.weight, self.offset]
-        return {"files": found, "columns": types, "roles": roles, "rows": repr(self.keeps)}
+        return {"files": found, "roles": roles, "columns": types, "rows": repr(self.keeps)}
 
     def pieces(self, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Any]]:
         """Pieces of the table (pyarrow.Table), each with the number of its first row.
@@ -368,12 +395,22 @@ def _common_schema(parts: Sequence[ParquetPart]) -> tuple[Any, list[int]]:
             known = fields.get(f.name)
             if known is None or pa.types.is_null(known[0]):
                 fields[f.name] = (f.type, part.path)
-            elif f.type != known[0] and not pa.types.is_null(f.type):
+            elif not _are_alike(f.type, known[0]):
                 raise ValueError(
                     f"All files must have the same types; column {f.name!r} is {f.type} in {part.path} and {known[0]} "
                     f"in {known[1]}. Write one of them anew with the other's type."
                 )
     return pa.schema([pa.field(name, type_) for name, (type_, _) in fields.items()]), lengths
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Whether columns of two types can be one column: the same type, both texts, or one without values."""
+    import pyarrow as pa
+
+    def is_text(type_: Any) -> bool:
+        return pa.types.is_string(type_) or pa.types.is_large_string(type_)
+
+    return one == other or pa.types.is_null(one) or (is_text(one) and is_text(other))
 
 
 def _listed(parts: Sequence[ParquetPart]) -> str:

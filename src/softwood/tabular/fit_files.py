@@ -39,7 +39,7 @@ from softwood.tabular.fit import (
 )
 from softwood.tabular.outline import Encoder, LevelSums, Outline
 from softwood.tabular.selection import params_for_columns, select_columns
-from softwood.tabular.sketch import Piece, Sketch, make_piece, merge, sketch
+from softwood.tabular.sketch import Piece, Sketch, make_piece, max_sampled_rows, merge, sketch
 from softwood.tabular.sketch_file import pack_summary, unpack_summary
 from softwood.tabular.table import Table, read_table
 from softwood.tabular.target import Problem, TargetKind
@@ -49,8 +49,9 @@ from softwood.training.progress import Callbacks, Progress, RowReport, check_cal
 from softwood.training.row_cache import RowCache, RowShape, open_cache, read_facts, write_cache
 from softwood.training.stream import RowStream, n_held_out_rows, window_bytes
 
-# Bytes that a pass takes for each cell of a piece and of the sampled rows, as measured; and what it takes besides.
-_PIECE_CELL_BYTES, _SAMPLE_CELL_BYTES, _OTHER_BYTES = 40, 32, 64 << 20
+# Bytes per cell of a piece, per cell of the sampled rows, and per sampled row and bin while bins are fitted, as
+# measured; and what is taken besides.
+_PIECE_CELL_BYTES, _SAMPLE_CELL_BYTES, _BIN_BYTES, _OTHER_BYTES = 40, 24, 16, 128 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,10 +171,12 @@ def require_memory(files: TableFiles, params: Mapping[str, Any], memory_limit: i
     p = len(files.features)
     q = 2 * p  # dates and categories have several base columns; most tables have fewer
     n_members = params["n_members"] if isinstance(params["n_members"], int) else 4
-    sample = _SAMPLE_CELL_BYTES * min(files.n_rows, max(4096, min(200_000, (1 << 24) // p))) * p
+    n_sampled = min(files.n_rows, max_sampled_rows(p))
+    n_bins = params["n_bins"] if isinstance(params["n_bins"], int) else rules.most_bins(files.n_rows)
+    bins = _BIN_BYTES * n_sampled * n_bins
     piece = _PIECE_CELL_BYTES * min(files.n_rows, files.piece_rows) * (p + 2)
     training = window_bytes(files.n_rows, q) + n_members * n_held_out_rows(files.n_rows, q) * (4 * q + 16)
-    needed = _OTHER_BYTES + max(sample + piece, sample // 4 + training)
+    needed = _OTHER_BYTES + _SAMPLE_CELL_BYTES * n_sampled * p + max(bins, piece, training)
     if needed > memory_limit:
         raise ValueError(
             f"memory_limit must be at least {needed / 1e6:.0f} MB for a table of {p} columns; got "

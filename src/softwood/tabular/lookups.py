@@ -214,7 +214,9 @@ def _number(j: int, summary: Summary, n_bins: int, sign: int = 0) -> LookupColum
         value = knots[0] if len(knots) else np.float32(0)  # missing or not is all that the column says
         knots = np.array([value, np.nextafter(value, np.float32(np.inf))], dtype=np.float32)
     n_ramps = len(knots) - 1
-    ramps = np.clip((summary.values - knots[:-1, None]) / np.diff(knots)[:, None].astype(np.float64), 0, 1)
+    ramps = summary.values - knots[:-1, None]
+    ramps /= np.diff(knots)[:, None].astype(np.float64)  # in place, as below: one per bin and row
+    np.clip(ramps, 0, 1, out=ramps)
     mean, deviation = summary.moments(ramps)
     # Adam moves all weights alike, so a column of many bins would learn faster than one of few.
     scale = np.minimum(MAX_FLAG_SCALE, _inverse(deviation)) * n_ramps**-0.5

@@ -97,6 +97,11 @@ def make_piece(
     return Piece(table.take(kept), y[kept], weight[kept], None if offset is None else offset[kept], numbers[kept])
 
 
+def max_sampled_rows(n_columns: int) -> int:
+    """Rows that a sample of a table with so many columns may hold."""
+    return min(SAMPLE_ROWS, max(_MIN_SAMPLED_ROWS, _MAX_SAMPLED_CELLS // n_columns))
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Rows drawn from a table: those with the smallest keys, in the order of keys.
@@ -120,8 +125,8 @@ class Sample:
 
     @property
     def n_most(self) -> int:
-        """Rows that a sample of a table with so many columns may hold."""
-        return min(SAMPLE_ROWS, max(_MIN_SAMPLED_ROWS, _MAX_SAMPLED_CELLS // len(self.columns)))
+        """Rows that the sample may hold."""
+        return max_sampled_rows(len(self.columns))
 
     def smallest(self) -> Sample:
         """At most `n_most` of the rows, in the order of keys."""

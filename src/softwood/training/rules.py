@@ -80,7 +80,12 @@ def weak_l1(facts: TableFacts, known: Known) -> float | None:
 
 def n_bins(facts: TableFacts, known: Known) -> int:
     """About 2 n^(1/4): 8 for 250 rows, 20 for 10,000, 36 for 100,000."""
-    return int(min(128, max(4, round(2 * facts.n_rows**0.25))))
+    return most_bins(facts.n_rows)
+
+
+def most_bins(n_rows: int) -> int:
+    """Bins of a column of a table with so many rows."""
+    return int(min(128, max(4, round(2 * n_rows**0.25))))
 
 
 def max_features(facts: TableFacts, known: Known) -> float:

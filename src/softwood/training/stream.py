@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood import _core
+from softwood.tabular.files import mixed
 from softwood.tabular.lookups import Lookups
 from softwood.training.lookup_state import BlockShape, LookupState
 from softwood.training.row_cache import RowBuffer, RowCache
@@ -81,9 +82,7 @@ class RowStream:
 
     def folds_of(self, numbers: NDArray[np.integer], n_folds: int) -> NDArray[np.int64]:
         """Fold of each row, by its number."""
-        z = (numbers.astype(np.uint64) + np.uint64(self.seed)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
-        return ((z ^ (z >> np.uint64(29))) % np.uint64(max(1, n_folds))).astype(np.int64)
+        return (mixed(numbers, self.seed) % np.uint64(max(1, n_folds))).astype(np.int64)
 
     def samples(self, fold: int, n_folds: int, n_rows: int) -> StreamedSamples:
         """The rows of all folds but one."""
