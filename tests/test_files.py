@@ -461,6 +461,8 @@ def test_mistakes_in_long_tables(long, frame, tmp_path):
         TreeEnsembleClassifier(**ONE).fit(source, "label")
     declared = TreeEnsembleClassifier(**ONE | {"column_kinds": {"a": "category"}}).fit(source, "label")
     assert declared.model_.preprocessor.kinds == ("category", "numeric")
+    with pytest.raises(ValueError, match="has one target"):
+        TreeEnsembleClassifier(**ONE).fit(source, ["label", "b"])
     for name, value in {"encoding": "piecewise", "recipe": "paper", "l2": 0.1}.items():
         with pytest.raises(ValueError, match="Files that are not read into memory require"):
             TreeEnsembleClassifier(**{name: value}).fit(source, "label")

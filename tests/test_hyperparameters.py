@@ -171,7 +171,7 @@ def test_help_says_what_is_declared(capsys, monkeypatch):
 def test_options_reach_the_estimator(capsys, tmp_path, monkeypatch):
     seen = {}
 
-    def fit(estimator, training, checkpoint, resume):
+    def fit(estimator, *_):
         seen.update(estimator.get_params())
         raise ValueError("enough")
 
@@ -180,6 +180,7 @@ def test_options_reach_the_estimator(capsys, tmp_path, monkeypatch):
         "--n-trees": "3", "--gamma-end": "none", "--patience": "None", "--l1": "auto", "--weight-decay": "0.5",
         "--batch-norm": "fixed", "--activation": "logistic", "--validation-fraction": "0.25", "--encoding": "standard",
         "--optimizer": "adam", "--max-features": "1", "--seed": "7", "--n-jobs": "1", "--time-limit": "9",
+        "--memory-limit": "2GB",
     }  # fmt: skip
     command = ["train", "iris", "-o", tmp_path / "m.safetensors", *(word for pair in options.items() for word in pair)]
     assert ask(capsys, *command)[2] == "error: enough\n"
@@ -187,6 +188,7 @@ def test_options_reach_the_estimator(capsys, tmp_path, monkeypatch):
         "n_trees": 3, "gamma_end": None, "patience": None, "l1": "auto", "weight_decay": 0.5, "batch_norm": "fixed",
         "activation": "logistic", "validation_fraction": 0.25, "encoding": "standard", "optimizer": "adam",
         "max_features": 1.0, "random_state": 7, "n_jobs": 1, "time_limit": 9.0, "verbose": 1,
+        "memory_limit": "2GB",
     }  # fmt: skip
     ask(capsys, *command, "--batch-norm", "true")
     assert seen["batch_norm"] is True

@@ -205,6 +205,11 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
                     f"Files that are not read into memory require {name}={value!r}; got {params[name]!r}. Leave it at "
                     "its default, or read the table and fit to it in memory."
                 )
+        if self._target_kind().is_classification and not isinstance(files.target, str):
+            raise ValueError(
+                f"A classifier of files that are not read into memory has one target; got {files.target}. Fit one per "
+                "label, or read the table and fit to it in memory."
+            )
         table = self._read(first_rows(files), reset=True)
         run = self._run_options(checkpoint, checkpoint_every, resume)
         folder = None if cache is None else Path(cache)
