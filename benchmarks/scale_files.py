@@ -29,7 +29,7 @@ import numpy as np
 
 N_COLUMNS = 20
 FILE_ROWS, GROUP_ROWS, IN_MEMORY_ROWS = 1_000_000, 250_000, 1_000_000
-N_ROUNDS = 5
+N_ROUNDS = 3
 CASES = ("softwood", "softwood_in_memory", "xgboost", "lightgbm")
 
 
@@ -97,7 +97,7 @@ class EpochTimer:
             self.n_trained += fit.members[0].train.n_rows
             self.cpu, self.wall = self.cpu + time.process_time() - cpu, self.wall + time.monotonic() - wall
 
-        loop._Fit.run_epoch = timed  # type: ignore[method-assign]
+        loop._Fit.run_epoch = timed  # type: ignore[assignment, method-assign]
 
     def rates(self, n_rows: int) -> dict[str, float]:
         return {

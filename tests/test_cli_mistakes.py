@@ -105,7 +105,7 @@ def test_a_table_that_is_not_a_file_or_truncated(folder, capsys, tmp_path):
     model = folder / "model.safetensors"
     (tmp_path / "folder.csv").mkdir()
     assert everywhere(capsys, model, tmp_path / "folder.csv", tmp_path) == {
-        "TABLE is a folder; a table is one file. Name a file in it."
+        "TABLE is a folder without Parquet files; name a file, or a folder of such files."
     }
     whole = (folder / "data.parquet").read_bytes()
     (tmp_path / "cut.parquet").write_bytes(whole[:500] + whole[-200:])

@@ -28,6 +28,7 @@ from softwood.training.progress import describe_rows
 
 _SECONDS_BETWEEN_LINES = 2.0
 _WILD = frozenset("*?[")
+_PARQUET = (".parquet", ".pq")
 
 # Estimator and options of this process, which works on one file after the other.
 _worker: dict[str, Any] = {}
@@ -39,9 +40,13 @@ def names_files(source: str) -> bool:
 
 
 def find_files(source: str) -> list[str]:
-    """Table files of a glob or a folder, in the order of their names."""
+    """Table files of a glob, or Parquet files of a folder and those in it, in the order of their names."""
     if os.path.isdir(source):
-        source = os.path.join(glob.escape(source), "*.parquet")
+        inside = glob.glob(os.path.join(glob.escape(source), "**", "*"), recursive=True)
+        found = sorted(path for path in inside if path.lower().endswith(_PARQUET) and os.path.isfile(path))
+        if not found:
+            raise TableFileError(f"{source} is a folder without Parquet files; name a file, or a folder of such files.")
+        return found
     found = sorted(path for path in glob.glob(source, recursive=True) if os.path.isfile(path))
     if not found:
         raise TableFileError(f"No file matches {source!r}. Check the path (the present folder is {os.getcwd()}).")
@@ -50,15 +55,11 @@ def find_files(source: str) -> list[str]:
 
 def long_table(source: str, target: str | None, drop: Sequence[str]) -> TableFiles | None:
     """The files of a table that is not read into memory; None for any other table."""
-    is_parquet = source.lower().endswith((".parquet", ".pq")) and os.path.isfile(source)
-    if not is_parquet and not names_files(source):
+    is_parquet = source.lower().endswith(_PARQUET) and os.path.isfile(source)
+    if target is None or not (is_parquet or names_files(source)):
         return None
-    if not is_parquet and not os.path.isdir(source):
-        others = [path for path in find_files(source) if not path.lower().endswith((".parquet", ".pq"))]
-        if others:
-            raise TableFileError(f"Files of one table must be Parquet files; {others[0]} is not. Convert it.")
-    if target is None:
-        return None
+    if not is_parquet:
+        _require_parquet(source)
     try:
         files = open_files(source, target, drop=drop)
     except ValueError:
@@ -68,8 +69,15 @@ def long_table(source: str, target: str | None, drop: Sequence[str]) -> TableFil
     return files if is_long(files) else None
 
 
+def _require_parquet(source: str) -> None:
+    others = [path for path in find_files(source) if not path.lower().endswith(_PARQUET)]
+    if others:
+        raise TableFileError(f"Files of one table must be Parquet files; {others[0]} is not. Convert it.")
+
+
 def read_files(source: str) -> Any:
     """All rows of the Parquet files of a folder or glob (pyarrow.Table)."""
+    _require_parquet(source)
     return open_files(source, []).read()
 
 
