@@ -104,7 +104,11 @@ def predict(
     Of a folder or a glob in quotes ('in/*.parquet'), each file's predictions go to a file of the same name in --out.
     """
     if names_files(source):
-        options = {"n_jobs": n_jobs or (1 if workers > 1 else None), "batch_rows": batch_rows, "keep": keep or ()}
+        options: dict[str, Any] = {
+            "n_jobs": n_jobs or (1 if workers > 1 else None),
+            "batch_rows": batch_rows,
+            "keep": keep or (),
+        }
         options |= {"escape": escape, "delimiter": checked_delimiter(delimiter)}
         _predict_files(model, source, out, workers, options, as_json)
         return
