@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py --part files                       # 20,000,000 rows by 20 columns; needs 4 GB of disk
     python benchmarks/scale.py --part files --rows 1000000        # the same, shorter
+    python benchmarks/scale.py --part dask                        # workers on this machine; an hour
 
 Parts are modules beside this one; each has a function `run(arguments)` that returns plain data.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import machine
 
-PARTS = {"files": "scale_files"}
+PARTS = {"files": "scale_files", "dask": "scale_dask"}
 RESULTS = Path(__file__).with_name("scale.json")
 
 
