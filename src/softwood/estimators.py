@@ -112,7 +112,7 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
         ----------
         X : array-like, sparse matrix or data frame [n, p]; or Parquet files
             Columns may hold numbers, booleans, strings, categories or dates. Cells may be missing. Files are named by a
-            path, a list of paths, a glob such as "data/*.parquet", a folder, or a pyarrow dataset (extra "parquet").
+            path, a list of paths, a glob such as ``data/*.parquet``, a folder, or a pyarrow dataset (extra "parquet").
         y : array-like [n], or [n, t] for a regression with t targets, or [n, k] for k labels of a classifier
             Class labels, or numbers; for several labels per row, a column of 0 and 1 for each label. Where X names
             files, the name of the target's column, or a list of names.
