@@ -33,10 +33,10 @@ from sklearn.metrics import roc_auc_score
 from suite_tables import auc, default_folder, find_tables, read_table, split_rows
 
 _N_COLUMNS = 20
-_REPETITIONS = 5
+_REPETITIONS = 3
 _EPOCHS = 4
 _TABLES = ("connect-4", "fars", "diabetes130")
-_ONE_MEMBER = {"n_members": 1, "n_jobs": 1}
+_ONE_MEMBER: dict[str, Any] = {"n_members": 1, "n_jobs": 1}
 
 
 def made_table(n_rows: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
@@ -66,7 +66,7 @@ def fit(client: Any, X: pd.DataFrame, y: np.ndarray, checkpoint: Path | None = N
 
     rows = dd.from_pandas(X.assign(label=y), npartitions=8, sort=False)
     model = DaskTreeEnsembleClassifier(client=client, strategy="shards", **_ONE_MEMBER | {"random_state": 0} | params)
-    options = {} if checkpoint is None else {"checkpoint": checkpoint, "checkpoint_every": 0, "resume": True}
+    options: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint, "checkpoint_every": 0, "resume": True}
     return model.fit(rows, "label", **options)
 
 
@@ -79,7 +79,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
     """Rows per second of one and two workers and of one and two independent processes, in turn."""
     n_rows = arguments.rows or 400_000
     X, y, _ = made_table(n_rows)
-    fixed = {"max_epochs": _EPOCHS, "patience": None}
+    fixed: dict[str, Any] = {"max_epochs": _EPOCHS, "patience": None}
     runs = []
     with cluster(1) as one, cluster(2) as two:
         for _ in range(_REPETITIONS):
@@ -122,7 +122,7 @@ print(sum(fit(6).history_["seconds"]) / 6 / 50_000)
 def independent(n: int) -> float:
     """Rows per second of all of `n` local fits at the same time, in a process each."""
     code = _LOCAL_FIT.format(folder=str(Path(__file__).parent))
-    started = [
+    started: list[Any] = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(n)
     ]
@@ -149,7 +149,7 @@ def bits(arguments: argparse.Namespace) -> dict[str, Any]:
     """Checksums for 1, 2 and 4 processes, after the kill of a worker in an epoch, and after that of the client."""
     n_rows = arguments.rows or 200_000
     X, y, _ = made_table(n_rows)
-    fixed = {"max_epochs": 5, "patience": None}
+    fixed: dict[str, Any] = {"max_epochs": 5, "patience": None}
     found: dict[str, Any] = {"rows": n_rows}
     with tempfile.TemporaryDirectory() as folder:
         path, checkpoint = Path(folder) / "model", Path(folder) / "checkpoint"
