@@ -66,8 +66,9 @@ def fit(client: Any, X: pd.DataFrame, y: np.ndarray, checkpoint: Path | None = N
 
     rows = dd.from_pandas(X.assign(label=y), npartitions=8, sort=False)
     model = DaskTreeEnsembleClassifier(client=client, strategy="shards", **_ONE_MEMBER | {"random_state": 0} | params)
-    options: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint, "checkpoint_every": 0, "resume": True}
-    return model.fit(rows, "label", **options)
+    if checkpoint is None:
+        return model.fit(rows, "label")
+    return model.fit(rows, "label", checkpoint=checkpoint, checkpoint_every=0, resume=True)
 
 
 def epoch_seconds(model: Any) -> list[float]:
