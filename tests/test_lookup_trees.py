@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,12 @@ def test_the_step_does_not_grow_with_the_number_of_splits():
     arrays, step = round_tables([(i, 0, np.array([0.5, -0.5])) for i in range(n_splits)], n_splits, 1.0)
     assert step == 1 / 256
     assert len(arrays["table_column"]) == n_splits
+
+
+def test_leaves_next_to_nothing_predict_nothing():
+    trees = random_trees()
+    tiny = replace(trees, leaf_weight=trees.leaf_weight * np.float32(1e-30), offset=np.array([1, 2], np.float32))
+    np.testing.assert_allclose(Predictor(program_of(tiny)).predict(cells(5)), [[1, 2]] * 5, rtol=1e-12)
 
 
 def test_no_tables_at_all():

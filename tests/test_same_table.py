@@ -119,6 +119,15 @@ def test_kinds_can_be_declared():
         model.set_params(column_kinds=["zip"]).fit(frame, np.arange(40) % 2)
 
 
+@pytest.mark.parametrize("container", [pd.DataFrame, lambda frame: frame.to_numpy()], ids=["frame", "array"])
+def test_columns_that_are_declared_boolean_hold_truth_values(container):
+    frame = pd.DataFrame({"a": [0.0, 1.0, np.nan, 1.0] * 10, "b": np.arange(40.0)})
+    model = softwood.TreeEnsembleRegressor(**TINY, column_kinds={0: "boolean"}).fit(container(frame), frame["b"])
+    assert model.model_.preprocessor.kinds == ("boolean", "numeric")
+    with pytest.raises(ValueError, match=r"Column '(b|x1)' must hold true or false, or 1 and 0, as column_kinds"):
+        softwood.TreeEnsembleRegressor(**TINY, column_kinds={1: "boolean"}).fit(container(frame), frame["b"])
+
+
 def test_a_text_that_is_no_number_is_named():
     frame = pd.DataFrame({"price": ["1.5", "$2", "3"] * 10})
     with pytest.raises(ValueError, match=r"Column 'price' must hold numbers; could not convert '\$2' to a number"):

@@ -26,6 +26,8 @@ from softwood.tabular.lookups import ONE_FRACTION, Lookup
 STEPS_PER_GAMMA = 256
 # The largest value of a table, and of the sum over a split's tables of their largest: sums then fit 32 bits.
 _MAX_VALUE, _MAX_SUM = 2**15 - 1, 2**16 - 1
+# The core takes scales of leaves below 2^100; smaller leaves than those for which this is enough are next to nothing.
+_LARGEST_SCALE_EXPONENT = 99
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +78,7 @@ class LookupTrees:
     def leaf_scale(self) -> float:
         """Power of two by which leaves are multiplied before their shares in a score are rounded to integers."""
         largest = float(np.abs(self.leaf_weight).astype(np.float64).max(axis=(1, 2)).sum())
-        return 1.0 if largest == 0 else 2.0 ** min(100, 30 - math.frexp(largest)[1])
+        return 1.0 if largest == 0 else 2.0 ** min(_LARGEST_SCALE_EXPONENT, 30 - math.frexp(largest)[1])
 
     @cached_property
     def split_of_table(self) -> NDArray[np.int64]:

@@ -225,6 +225,8 @@ def _find_kind(table: Table, j: int, declared: str | None) -> str:
         kind, remark = date_kind(distinct_texts(table.columns[j]))
     elif declared is not None:
         kind = "datetime" if declared == "date" else declared
+        if kind == "boolean":
+            _require_truth_values(replace(table, kinds=("boolean",) * table.n_columns), j)
     else:
         assert table.columns is not None
         with _naming(table.name(j)):
@@ -236,6 +238,17 @@ def _find_kind(table: Table, j: int, declared: str | None) -> str:
             stacklevel=4,
         )
     return kind
+
+
+def _require_truth_values(table: Table, j: int) -> None:
+    """Raise a ValueError if a column that is declared to be boolean holds numbers other than 0 and 1."""
+    values = table.numbers(j)
+    others = values[~np.isnan(values) & (values != 0) & (values != 1)]
+    if len(others):
+        raise ValueError(
+            f"Column {table.name(j)!r} must hold true or false, or 1 and 0, as column_kinds says; got {others[0]:g}. "
+            'Declare it as "numeric" or "category".'
+        )
 
 
 @contextmanager
