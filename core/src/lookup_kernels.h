@@ -116,7 +116,6 @@ struct LookupUpdate {
   std::int64_t* table_written;
   std::int64_t* bias_written;
   std::int64_t* leaf_written;
-  std::int64_t n_table_rows;
 };
 
 struct LookupKernels {
