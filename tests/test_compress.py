@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +19,8 @@ from sklearn.metrics import r2_score
 
 import softwood
 from cli_calls import ask
-from softwood.tabular.compress import made_up_rows
+from softwood.tabular.lesson import made_up_rows
+from softwood.tabular.teaching import refit_leaves
 
 X_CANCER, Y_CANCER = load_breast_cancer(return_X_y=True)
 
@@ -41,9 +48,9 @@ def test_what_it_did_is_told(large, small):
     found = small.compression_
     assert found.before.n_trees == 3 * 64
     assert found.after.n_trees == len(small.model_.members[0].trees.leaf_weight)
-    assert found.after.n_parameters < found.before.n_parameters / 8
+    assert found.after.n_parameters < found.before.n_parameters / 15
     assert found.after.n_bytes < found.before.n_bytes / 5
-    assert found.after.leaves_reached < 4 < found.before.leaves_reached
+    assert found.after.leaves_reached < 2 < found.before.leaves_reached
     assert found.metric == "accuracy"
     assert 0.9 < found.agreement <= 1
     assert found.tried[-1]["expected_loss"] == found.expected_loss
@@ -70,12 +77,18 @@ def test_the_same_seed_gives_the_same_model_for_any_number_of_threads(large):
 
 
 def test_limits(large):
-    found = large.compress(X_CANCER[:400], max_parameters=6000).compression_
-    assert found.after.n_parameters <= 6000
-    assert [trial["n_trees"] for trial in found.tried] == [1, 2, 4][: len(found.tried)]
-    loose = large.compress(X_CANCER[:400], max_loss=10.0).compression_
-    assert loose.after.n_trees == 1
-    with pytest.raises(ValueError, match=r"max_parameters must leave room for one tree, which takes \d+ on this table"):
+    found = [large.compress(X_CANCER[:400], max_parameters=n).compression_ for n in (40, 300, 3000)]
+    assert [size.after.n_parameters <= n for size, n in zip(found, (40, 300, 3000), strict=True)] == [True] * 3
+    assert found[1].after.n_parameters > 150
+    assert found[2].after.n_parameters > 1000
+    assert found[2].expected_loss < found[1].expected_loss < found[0].expected_loss
+    assert found[1].tried[0]["n_parameters"] > found[1].tried[-1]["n_parameters"]  # cut down while it learned
+    loose = large.compress(X_CANCER[:400], max_loss=0.5).compression_
+    tight = large.compress(X_CANCER[:400], max_loss=0.02).compression_
+    assert loose.expected_loss <= 0.5
+    assert tight.expected_loss < loose.expected_loss
+    assert loose.after.n_parameters < 500 < tight.after.n_parameters
+    with pytest.raises(ValueError, match=r"max_parameters must leave room for one tree, which takes 16 here; got 10"):
         large.compress(X_CANCER[:400], max_parameters=10)
     with pytest.raises(ValueError, match=r"max_loss must be a number above 0, or None; got -1"):
         large.compress(X_CANCER[:400], max_loss=-1)
@@ -123,6 +136,10 @@ def test_compact_fits_of_awkward_tables():
     before = going_on.score(X, y)
     going_on.partial_fit(X, y)
     assert going_on.score(X, y) > before - 0.1
+    again = softwood.TreeEnsembleRegressor(compact=True, n_members=1, max_epochs=20, random_state=0, warm_start=True)
+    first = again.fit(X, y).score(X, y)
+    assert again.fit(X, y).score(X, y) > first - 0.05
+    assert not hasattr(again, "compression_")
 
 
 def test_several_targets_categories_and_missing_cells():
@@ -151,6 +168,38 @@ def test_several_quantiles_are_judged_by_the_median(n_targets):
     assert 0.3 < model.compression_.after.score <= 1
     hard = model.harden(X, y)
     assert hard.hardening_.before == model.score(X, y)
+
+
+def test_leaves_are_refitted_by_least_squares(small):
+    model = small.model_
+    base = model.preprocessor.read(model.program.read(X_CANCER))
+    trees, lookups = model.members[0].trees, model.preprocessor.lookups
+    target = trees.offset + np.random.default_rng(0).normal(size=(len(base), 1)) / 5 + base[:, :1] / 10
+
+    def error(of):
+        member = replace(model.members[0], trees=of)
+        scores = replace(model, members=[member]).predictor().base_scores(base)
+        return float(np.mean((scores - target) ** 2))
+
+    best = refit_leaves(trees, lookups, base, target)
+    assert error(best) < error(trees) / 2
+    np.testing.assert_array_equal(best.leaf_weight[trees.leaf_weight == 0], 0)
+    for sign in (-1, 1):  # any other leaves are worse
+        moved = best.leaf_weight + sign * 0.02 * (trees.leaf_weight != 0)
+        assert error(replace(best, leaf_weight=moved.astype(np.float32))) > error(best)
+
+
+def test_monotone_models_stay_monotone():
+    X, y = load_diabetes(return_X_y=True)
+    cst = np.isin(np.arange(X.shape[1]), (2, 8)).astype(int)
+    model = softwood.TreeEnsembleRegressor(n_members=2, max_epochs=20, random_state=0, monotonic_cst=cst)
+    taught = model.fit(X, y).compress(X)
+    assert r2_score(model.predict(X), taught.predict(X)) > 0.9
+    for column in (2, 8):
+        steps = np.repeat(X[:40, None], 30, axis=1)
+        steps[:, :, column] = np.linspace(X[:, column].min(), X[:, column].max(), 30)
+        predicted = taught.predict(steps.reshape(-1, X.shape[1])).reshape(40, 30)
+        assert (np.diff(predicted, axis=1) >= -1e-4).all()
 
 
 def test_made_up_rows_mix_rows_column_by_column():
@@ -187,3 +236,23 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     code, out, _ = ask(capsys, "compress", "m.safetensors", "u.csv", "-o", "s.safetensors", "--max-parameters", "5000")
     assert code == 0
     assert "accuracy" not in out
+
+
+@pytest.mark.parametrize("moment", ["start", "middle", "writing"])
+def test_a_kill_leaves_the_old_file_or_the_new_one(moment, large, small, tmp_path):
+    large.save(tmp_path / "m.safetensors")
+    small.save(tmp_path / "s.safetensors")
+    old = (tmp_path / "s.safetensors").read_bytes()
+    pd.DataFrame(X_CANCER[:300]).to_csv(tmp_path / "t.csv", index=False)
+    command = [sys.executable, "-m", "softwood", "compress", "m.safetensors", "t.csv", "-o", "s.safetensors"]
+    before = set(os.listdir(tmp_path))
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        begin = time.monotonic()
+        while process.poll() is None:
+            is_due = {"start": True, "middle": time.monotonic() > begin + 1.5, "writing": False}[moment]
+            if is_due or set(os.listdir(tmp_path)) != before:  # a temporary file beside the one to be written
+                process.send_signal(signal.SIGKILL)
+                break
+    found = (tmp_path / "s.safetensors").read_bytes()
+    assert found == old or moment == "writing"
+    assert softwood.load(tmp_path / "s.safetensors").predict(X_CANCER[:5]).shape == (5,)

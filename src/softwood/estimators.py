@@ -152,6 +152,8 @@ class _TreeEnsemble(Hyperparameters, BaseEstimator):
             )
         params = self._checked_params()
         previous: Model | None = self.model_ if self.warm_start and hasattr(self, "model_") else None
+        if previous is not None and (hasattr(self, "compression_") or self.compact is True):
+            params = {**params, "depth": previous.members[0].trees.leaf_weight.shape[1].bit_length() - 1}
         table = self._read(X, reset=previous is None)
         problem = self._problem(y, table.n_rows, sample_weight, first=previous is None).with_offset(offset)
         self._keep_classes(problem.task, problem.classes)

@@ -3,8 +3,9 @@
 A split reads some columns by *tables*: one value per entry of the column (`softwood.tabular.lookups.Lookup`), read
 between two entries by linear interpolation. Only tables that are not zero everywhere exist. Values are whole multiples
 of a step, a power of two, and fractions between entries are whole too, so that the sum of a split is a sum of integers:
-exact, and the same in every back end. Rounding values to 1/256 of the soft band's width moves probabilities by less
-than what training leaves open (docs/file-format.md has the measurements).
+exact, and the same in every back end. Values are rounded to 1/256 of the soft band's width, those of many trees, whose
+errors cancel, to 1/64: that moves probabilities by less than what training leaves open (docs/file-format.md has the
+measurements).
 
 Legend: n rows, k scores, m trees, d depth.
 """
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 
 from softwood.tabular.lookups import ONE_FRACTION, Lookup
 
-# Steps in the width of the soft band.
-STEPS_PER_GAMMA = 256
+# Steps in the width of the soft band, for few trees and for many, and how many times as many in the largest leaf weight.
+_MOST_STEPS, _LEAST_STEPS, _LEAF_STEPS = 256, 64, 16
 # The largest value of a table, and of the sum over a split's tables of their largest: sums then fit 32 bits.
 _MAX_VALUE, _MAX_SUM = 2**15 - 1, 2**16 - 1
 # The core takes scales of leaves below 2^100; smaller leaves than those for which this is enough are next to nothing.
@@ -144,17 +145,29 @@ class LookupTrees:
         bias = self.split_bias.astype(np.float64)
         only_left = bias + self.step * lowest.reshape(bias.shape) >= edge
         only_right = bias + self.step * highest.reshape(bias.shape) <= -edge
-        n_splits = bias.shape[1]
-        reached = np.ones((len(bias), 2 * n_splits + 1), dtype=bool)
-        for i in range(n_splits):
-            reached[:, 2 * i + 1] = reached[:, i] & ~only_right[:, i]
-            reached[:, 2 * i + 2] = reached[:, i] & ~only_left[:, i]
-        kept = (reached[:, :n_splits] & ~only_left & ~only_right).ravel()[self.split_of_table]
+        reached = _reached_nodes(only_left, only_right)[:, : bias.shape[1]]
+        kept = (reached & ~only_left & ~only_right).ravel()[self.split_of_table]
         sure = np.float32(self.gamma)
         split_bias = np.where(only_left, sure, np.where(only_right, -sure, self.split_bias))
-        return replace(self._only_tables(kept, lookups), split_bias=split_bias)
+        return replace(self.only_tables(kept, lookups), split_bias=split_bias)
 
-    def _only_tables(self, kept: NDArray[np.bool_], lookups: Sequence[Lookup]) -> LookupTrees:
+    @property
+    def has_tables(self) -> NDArray[np.bool_]:
+        """Whether splits [m, 2^d - 1] have tables; others send all rows the same way or ways."""
+        return (np.diff(self.table_begin) > 0).reshape(self.split_bias.shape)
+
+    def needed_nodes(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Splits [m, 2^d - 1] that share rows out, and leaves [m, 2^d] that splits without tables do not cut off."""
+        if self.activation == "logistic":
+            return np.ones(self.split_bias.shape, dtype=bool), np.ones(self.leaf_weight.shape[:2], dtype=bool)
+        edge = np.float32(self.gamma) / 2
+        only_left, only_right = (~self.has_tables & (sign * self.split_bias >= edge) for sign in (1, -1))
+        reached = _reached_nodes(only_left, only_right)
+        n_splits = self.split_bias.shape[1]
+        return reached[:, :n_splits] & ~only_left & ~only_right, reached[:, n_splits:]
+
+    def only_tables(self, kept: NDArray[np.bool_], lookups: Sequence[Lookup]) -> LookupTrees:
+        """The same with some of the tables [tables] only."""
         counts = np.bincount(self.split_of_table[kept], minlength=len(self.table_begin) - 1)
         sizes = np.diff(self.value_begin(lookups))
         return replace(
@@ -165,12 +178,37 @@ class LookupTrees:
         )
 
 
+def _reached_nodes(only_left: NDArray[np.bool_], only_right: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Nodes [m, 2^(d+1) - 1] that rows can reach if some splits [m, 2^d - 1] send all rows one way."""
+    n_splits = only_left.shape[1]
+    reached = np.ones((len(only_left), 2 * n_splits + 1), dtype=bool)
+    for i in range(n_splits):
+        reached[:, 2 * i + 1] = reached[:, i] & ~only_right[:, i]
+        reached[:, 2 * i + 2] = reached[:, i] & ~only_left[:, i]
+    return reached
+
+
+def _n_steps(n_trees: int) -> int:
+    """A power of two near 512 / sqrt(n_trees), within bounds: the error of a score is the same for any number."""
+    return int(min(_MOST_STEPS, max(_LEAST_STEPS, 2 ** round(9 - math.log2(n_trees) / 2))))
+
+
+def round_leaves(leaf_weight: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Weights of leaves [m, 2^d, k] as whole multiples of a power of two, a thousandth of the largest one or less."""
+    largest = float(np.abs(leaf_weight).max(initial=0))
+    if not 0 < largest < np.inf:
+        return leaf_weight.astype(np.float32)
+    step = 2.0 ** (math.frexp(largest)[1] - 1) / (_LEAF_STEPS * _n_steps(len(leaf_weight)))
+    return (np.rint(leaf_weight.astype(np.float64) / step) * step).astype(np.float32)
+
+
 def round_tables(
-    tables: Sequence[tuple[int, int, NDArray[np.floating]]], n_splits: int, gamma: float
+    tables: Sequence[tuple[int, int, NDArray[np.floating]]], n_splits: int, gamma: float, *, n_trees: int = 1
 ) -> tuple[dict[str, np.ndarray], float]:
     """Arrays of (split, column, values) tables, rounded, without those that are zero; and the step.
 
-    The step is 1/256 of gamma, rounded down to a power of two, and larger only where values would leave their range.
+    The step is 1/256 of gamma, or 1/64 if there are many trees, rounded down to a power of two, and larger only where
+    values would leave their range.
     """
     order = sorted(range(len(tables)), key=lambda i: tables[i][:2])
     splits = np.array([tables[i][0] for i in order], dtype=np.int64)
@@ -179,7 +217,7 @@ def round_tables(
     exact = np.concatenate([np.zeros(0), *(tables[i][2] for i in order)])
     begin = np.cumsum(sizes) - sizes
     largest = np.maximum.reduceat(np.abs(exact), begin) if len(sizes) else np.zeros(0)
-    step = 2.0 ** math.floor(math.log2(gamma / STEPS_PER_GAMMA))
+    step = 2.0 ** math.floor(math.log2(gamma / _n_steps(n_trees)))
     while len(sizes) and not _fit_their_range(np.rint(largest / step), splits):
         step *= 2
     rounded = np.rint(exact / step)

@@ -24,7 +24,8 @@ class ParameterCounts(NamedTuple):
     trainable : int
         Weights that training could change: of splits, without those that a mask excludes, and of leaves.
     stored : int
-        Numbers that prediction keeps: values of tables (or weights other than 0), biases, leaves and offsets.
+        Numbers that prediction keeps: values of tables (or weights other than 0), biases, leaves and offsets. Of trees
+        of lookups, leaf weights that are 0, and splits and leaves that no row can reach, do not count.
     read : float
         How many of the stored numbers a row needs, on average over some training rows: those of splits and leaves that
         it reaches, and of a table the two values that it is between (of a category, one). NaN where that is unknown:
@@ -51,10 +52,12 @@ def _n_trainable(trees: Trees | LookupTrees) -> int:
 
 
 def _n_stored(trees: Trees | LookupTrees) -> int:
-    others = trees.leaf_weight.size + trees.offset.size
     if isinstance(trees, LookupTrees):
-        return trees.values.size + trees.split_bias.size + others
+        splits, leaves = trees.needed_nodes()
+        n_leaf_weights = int(np.count_nonzero(trees.leaf_weight[leaves]))
+        return trees.values.size + int(splits.sum()) + n_leaf_weights + trees.offset.size
     weight, bias, _ = trees.folded()
+    others = trees.leaf_weight.size + trees.offset.size
     return int(np.count_nonzero(weight)) + (0 if bias is None else bias.size) + others
 
 

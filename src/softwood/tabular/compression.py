@@ -15,7 +15,7 @@ from softwood.model.model import Model
 from softwood.model.parameter_counts import count_parameters
 from softwood.tabular.table import Table
 
-_USAGE_ROWS = 500  # to count leaves reached
+_USAGE_ROWS = 100  # to count leaves reached
 
 
 @dataclass(frozen=True)

@@ -294,6 +294,9 @@ def train_on_piece(
         preprocessor = previous.model.preprocessor
         base = preprocessor.read(table)
         encodings = [member.encoding for member in previous.model.members]
+        m, n_leaves, _ = previous.trained[0].trees.leaf_weight.shape
+        if previous.trained[0].optimizer_state is None:  # a taught ensemble has a shape of its own
+            params = {**params, "n_trees": max(m, params["n_trees"]), "depth": n_leaves.bit_length() - 1}
     else:
         preprocessor = learn_columns(table.take(rows), n_target_columns=problem.n_target_columns)
         base = preprocessor.read(table)

@@ -186,11 +186,13 @@ def fit_lookups(
     weight: NDArray[np.float64],
     signs: Mapping[int, int] | None = None,
     missing_shares: Mapping[int, float] | None = None,
+    numbers_have_weights: bool = True,
 ) -> Lookups | None:
     """Fit lookup columns to rows of the base matrix; None if no column has two values.
 
     Parameters are those of `softwood.tabular.features.fit_encodings`, and two by number of base columns: `signs`, 1 or
     -1 for those with which scores must rise or fall, and `missing_shares` of the whole table, if this is a sample.
+    Without `numbers_have_weights`, numbers of few values are read as others are, by `n_bins` bins.
     """
     n_bins = max(2, min(n_bins, _MAX_KNOTS // max(1, sum(role == "number" for role in roles))))
     columns = []
@@ -198,14 +200,19 @@ def fit_lookups(
         if role == "none":
             continue
         summary = summarise(base[:, j], rows, weight, role, (missing_shares or {}).get(j))
-        column = _category(j, summary) if role == "code" else _number(j, summary, n_bins, (signs or {}).get(j, 0))
+        sign = (signs or {}).get(j, 0)
+        if role == "code":
+            column = _category(j, summary)
+        else:
+            column = _number(j, summary, n_bins, sign, may_have_weights=numbers_have_weights and sign == 0)
         if column is not None:
             columns.append(column)
     return Lookups(tuple(columns)) if columns else None
 
 
-def _number(j: int, summary: Summary, n_bins: int, sign: int = 0) -> LookupColumn | None:
-    has_weights = sign == 0 and (summary.levels is not None or are_frequent(summary.edges, len(summary.values)))
+def _number(j: int, summary: Summary, n_bins: int, sign: int, *, may_have_weights: bool) -> LookupColumn | None:
+    are_few = summary.levels is not None or are_frequent(summary.edges, len(summary.values))
+    has_weights = may_have_weights and are_few
     knots = np.unique((summary.edges if has_weights else summary.knots(n_bins)).astype(np.float32))
     share = summary.missing_share
     if len(knots) < 2:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from softwood import _core
 from softwood.arguments import FloatArray
-from softwood.model.lookup_trees import LookupTrees, round_tables
+from softwood.model.lookup_trees import LookupTrees, round_leaves, round_tables
 from softwood.ops import get_num_threads
 from softwood.tabular.lookups import Lookups
 from softwood.training.samples import MemberData, Samples
@@ -22,7 +22,7 @@ from softwood.training.state import MemberState, native_labels, native_settings,
 if TYPE_CHECKING:
     from softwood.training.config import TrainingConfig
 
-_LANES, _LEVELS = 16, 4
+LANES, _LEVELS = 16, 4
 # Columns of a block for each column that one of its splits may use.
 _COLUMNS_PER_SPLIT_COLUMN = 2
 
@@ -70,19 +70,19 @@ class LookupState(MemberState):
         n_block_columns = min(q, _COLUMNS_PER_SPLIT_COLUMN * n_allowed)
         keys = random.random((shape.n_blocks, q), dtype=np.float32)
         chosen = np.sort(np.argpartition(keys, n_block_columns - 1, axis=1)[:, :n_block_columns], axis=1)
-        keys = random.random((shape.n_blocks, n_block_columns, _LANES), dtype=np.float32)
+        keys = random.random((shape.n_blocks, n_block_columns, LANES), dtype=np.float32)
         allowed = np.zeros(keys.shape, dtype=bool)
         np.put_along_axis(allowed, np.argpartition(keys, n_allowed - 1, axis=1)[:, :n_allowed], True, axis=1)
         sizes = np.array([column.n_parameters for column in self.lookups.columns])[chosen]
-        mask = np.repeat(allowed.reshape(-1, _LANES), sizes.ravel(), axis=0)
+        mask = np.repeat(allowed.reshape(-1, LANES), sizes.ravel(), axis=0)
 
         def uniform(*dimensions: int) -> FloatArray:
             return random.uniform(-config.init_scale, config.init_scale, dimensions).astype(np.float32)
 
         parameters = {
             "table": np.where(mask, uniform(*mask.shape), np.float32(0)),
-            "split_bias": np.zeros((shape.n_blocks, _LANES), dtype=np.float32),
-            "leaf_weight": uniform(shape.n_leaf_blocks, n_outputs, _LANES),
+            "split_bias": np.zeros((shape.n_blocks, LANES), dtype=np.float32),
+            "leaf_weight": uniform(shape.n_leaf_blocks, n_outputs, LANES),
         }
         signs = np.array([column.monotone_sign for column in self.lookups.columns])[chosen]
         if signs.any():
@@ -98,14 +98,14 @@ class LookupState(MemberState):
         return arrays
 
     def trees(self, parameters: dict[str, FloatArray], gamma: float) -> LookupTrees:  # type: ignore[override]
-        """The trees for prediction: tables of values, rounded, instead of weights."""
+        """The trees for prediction: tables of values instead of weights, and all numbers rounded."""
         tables, bias = self._tables(parameters)
         lookups = [column.lookup for column in self.lookups.columns]
-        arrays, step = round_tables(tables, bias.size, gamma)
+        arrays, step = round_tables(tables, bias.size, gamma, n_trees=self.config.n_trees)
         trees = LookupTrees(
             **arrays,
-            split_bias=bias,
-            leaf_weight=self.shape.leaves(parameters["leaf_weight"]),
+            split_bias=(np.rint(bias.astype(np.float64) / step) * step).astype(np.float32),
+            leaf_weight=round_leaves(self.shape.leaves(parameters["leaf_weight"])),
             offset=self.arrays["offset"],
             step=step,
             gamma=gamma,
@@ -150,7 +150,7 @@ class LookupState(MemberState):
 
     def _values(self, table: FloatArray) -> FloatArray:
         entries = np.array([column.n_entries for column in self.lookups.columns])
-        values = np.empty((int(entries[self.arrays["block_columns"]].sum()), _LANES), dtype=np.float32)
+        values = np.empty((int(entries[self.arrays["block_columns"]].sum()), LANES), dtype=np.float32)
         columns, block_columns = self.lookups.native_columns, self.arrays["block_columns"]
         _core.lookup_values(columns, block_columns, np.ascontiguousarray(table), values, get_num_threads())
         return values
@@ -163,8 +163,8 @@ def _start_monotone(parameters: dict[str, FloatArray], row_signs: npt.NDArray[np
     parameters["table"] = np.where(signs == 0, table, -signs * np.abs(table)).astype(np.float32)
     leaves = parameters["leaf_weight"]
     k = leaves.shape[1]
-    by_tree = np.moveaxis(leaves.reshape(shape.n_trees, -1, k, _LANES), 2, 1).reshape(shape.n_trees, k, -1)
-    ordered = np.sort(by_tree, axis=2).reshape(shape.n_trees, k, -1, _LANES)
+    by_tree = np.moveaxis(leaves.reshape(shape.n_trees, -1, k, LANES), 2, 1).reshape(shape.n_trees, k, -1)
+    ordered = np.sort(by_tree, axis=2).reshape(shape.n_trees, k, -1, LANES)
     parameters["leaf_weight"] = np.moveaxis(ordered, 1, 2).reshape(leaves.shape)
 
 
@@ -193,7 +193,7 @@ class BlockShape:
         for depth in self.depths:
             n_levels = self.root_levels if depth == 0 else _LEVELS
             for position in range(1 << depth):
-                lanes = np.full(_LANES, -1)
+                lanes = np.full(LANES, -1)
                 for level in range(n_levels):
                     first = (1 << level) - 1
                     heap = (1 << (depth + level)) - 1 + (position << level)
@@ -201,10 +201,14 @@ class BlockShape:
                 of_tree.append(lanes)
         return np.tile(np.array(of_tree), (self.n_trees, 1))
 
+    def leaf_lanes(self) -> npt.NDArray[np.bool_]:
+        """Which lanes [16] of leaf blocks are leaves."""
+        n_levels = self.root_levels if len(self.depths) == 1 else _LEVELS
+        return np.arange(LANES) % (1 << (_LEVELS - n_levels)) == 0
+
     def leaves(self, leaf_weight: FloatArray) -> FloatArray:
         """Leaf weights [m, 2^d, k] of those of leaf blocks [m * leaf blocks, k, 16]."""
-        n_levels = self.root_levels if len(self.depths) == 1 else _LEVELS
-        kept = leaf_weight[:, :, :: 1 << (_LEVELS - n_levels)]
+        kept = leaf_weight[:, :, self.leaf_lanes()]
         k = leaf_weight.shape[1]
         return np.ascontiguousarray(np.moveaxis(kept, 1, 2).reshape(self.n_trees, 1 << self.depth, k))
 
@@ -212,7 +216,7 @@ class BlockShape:
 def aligned(shape: tuple[int, ...]) -> FloatArray:
     """Zeros (float32) whose vectors of 16 lie in one line of the cache each, which makes training faster."""
     n = int(np.prod(shape))
-    memory = np.zeros(n + _LANES, dtype=np.float32)
+    memory = np.zeros(n + LANES, dtype=np.float32)
     first = -memory.ctypes.data % 64 // 4
     return memory[first : first + n].reshape(shape)
 
