@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from softwood.tabular.lookups import ONE_FRACTION, Lookup
 
-# Steps in the width of the soft band, for few trees and for many, and how many times as many in the largest leaf weight.
+# Steps in the width of the soft band, for few trees and for many, and how many times as many in the largest leaf.
 _MOST_STEPS, _LEAST_STEPS, _LEAF_STEPS = 256, 64, 16
 # The largest value of a table, and of the sum over a split's tables of their largest: sums then fit 32 bits.
 _MAX_VALUE, _MAX_SUM = 2**15 - 1, 2**16 - 1

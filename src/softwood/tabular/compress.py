@@ -23,9 +23,11 @@ from softwood.tabular.monotone import monotone_signs, restrict_monotone
 from softwood.tabular.table import Table
 from softwood.tabular.teaching import Student, StudentShape, teach
 
-# Students that are tried, from the smallest on, and which is the first one for a table of this many rows.
+# Students that are tried, from the smallest on, and which is the first one for a table of this many rows. Those of long
+# tables learn sharper functions, and one is all that there is time for.
 _SHAPES = (StudentShape(24), StudentShape(48), StudentShape(96, n_bins=6))
-_MIN_ROWS = (0, 1500, 20_000)
+_MIN_ROWS = (0, 1500)
+_LONG_SHAPE, _LONG_ROWS = StudentShape(64, depth=3, n_bins=12), 20_000
 # Trees of a student for a number of parameters.
 _TREES = (1, 2, 4, 8, 16, 24, 48, 96)
 # "auto" cuts students down to this share of the model's numbers as long as the expected loss, by task, allows. From a
@@ -151,6 +153,8 @@ def teach_students(
 
 
 def _shapes(model: Model, n_rows: int, limits: Limits) -> tuple[StudentShape, ...]:
+    if limits.max_parameters is None and n_rows >= _LONG_ROWS:
+        return (_LONG_SHAPE,)
     if limits.max_parameters is None:
         return _SHAPES[max(i for i, n in enumerate(_MIN_ROWS) if n_rows >= n) :]
     # Half of the numbers at least are for tables.

@@ -15,8 +15,8 @@ from softwood.model.model import Model
 from softwood.model.parts import Head
 from softwood.tabular.columns import Preprocessor
 
-# Rows that a student sees: three times those given, within these bounds.
-_MIN_ROWS, _MAX_ROWS = 8_000, 50_000
+# Rows that are made up: three times those given, but fewer where these are many. At least so many, and so many in all.
+_MADE_UP_SHARE, _MIN_MADE_UP, _MAX_ROWS = 3, 8_000, 50_000
 _HELD_OUT_SHARE = 0.15
 # A made-up row is a row some of whose columns are those of a neighbour: the nearest of a few drawn at random.
 _MIXED_SHARE, _N_CANDIDATES = 0.3, 8
@@ -49,7 +49,7 @@ def prepare_lesson(model: Model, base: NDArray[np.float32], seed: int, n_threads
     kept, held_out = base[order[n_held_out:]], base[order[:n_held_out]]
     if not len(kept):
         raise ValueError("compress needs at least 2 rows of X; got 1.")
-    n_rows = min(_MAX_ROWS, max(_MIN_ROWS, 3 * len(base)))
+    n_rows = max(_MIN_MADE_UP, min(_MADE_UP_SHARE * len(base), _MAX_ROWS - len(base)))
     made = [made_up_rows(model.preprocessor, rows, round(n_rows * share), random)
             for rows, share in ((kept, 1 - _HELD_OUT_SHARE), (held_out, _HELD_OUT_SHARE))]  # fmt: skip
     train_base, held_out_base = np.vstack([kept, made[0]]), np.vstack([held_out, made[1]])
