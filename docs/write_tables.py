@@ -23,6 +23,7 @@ PAGES = {
     ROOT / "README.md": ("results", "suite"),
     ROOT / "docs" / "tabular.md": ("hyperparameters", "suite"),
     ROOT / "docs" / "performance.md": PERFORMANCE,
+    ROOT / "docs" / "scaling.md": ("files",),
     ROOT / "docs" / "guide-export.md": ("compact",),
 }
 
@@ -204,6 +205,32 @@ def learners() -> str:
     return _markdown(heads, lines) + f"\n{frame['table'].nunique()} tables; ties share a rank.\n"
 
 
+def files() -> str:
+    """Files larger than memory: one epoch, beside a table in memory and rounds of boosting."""
+    found = json.loads((BENCHMARKS / "scale.json").read_text())["files"]
+    names = {
+        "softwood": "softwood, files",
+        "softwood_in_memory": "softwood, in memory",
+        "xgboost": "XGBoost, external memory",
+        "lightgbm": "LightGBM, sequences",
+    }
+    lines = []
+    for case, one in found["cases"].items():
+        rate = one.get("epoch_rows_per_cpu_second", one.get("round_rows_per_cpu_second"))
+        before = one.get("passes_cpu_seconds", one.get("load_cpu_seconds", ""))
+        loss = f"{one['log_loss']:.4f}" if "log_loss" in one else ""
+        memory = "" if case == "softwood_in_memory" else one["beyond_imports_mb"]  # which holds the table before
+        lines.append([names[case], one["rows"], before, rate, memory, loss])
+    heads = ["", "rows", "before training, s", "rows per s", "memory, MB", "log loss"]
+    best = found["cases"]["softwood"]["best_log_loss"]
+    return _markdown(heads, lines) + (
+        f"\n{found['columns']} columns of float32, one thread; seconds are of CPU, memory is what comes on top of the "
+        "imports. softwood: one epoch of one member of 64 trees. The others: the mean of the first 3 trees, of depth 6 "
+        f"or 64 leaves, so that many more passes follow. The best possible log loss is {best:.4f}. "
+        "`python benchmarks/scale.py --part files` measures it.\n"
+    )
+
+
 def _results(name: str) -> Any:
     """Results of a benchmark, from the file beside its script."""
     return json.loads((BENCHMARKS / f"{name}.json").read_text())["results"]
@@ -246,6 +273,7 @@ MAKERS = {
     "one row": one_row,
     "compact": compact,
     "learners": learners,
+    "files": files,
 }
 
 
