@@ -294,9 +294,10 @@ def test_shards_refuse_what_they_cannot_do(client, frame, params, message):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda part: part.assign(a="text"), "'a' holds numbers in partition 0 and texts in partition 1"),
-        (lambda part: part.drop(columns="a"), "partition 1 is not .*'a'"),
-        (lambda part: None, "partition 1 is not .*Parquet magic bytes not found"),
+        (lambda part: part.assign(a="text"), "must have the same types; column 'a' is (large_)?string in .*1.parquet"),
+        (lambda part: part.drop(columns="a"), "must have the same columns; .*1.parquet lacks the column 'a'"),
+        (lambda part: part.assign(c=1), "must have the same columns; .*1.parquet has a column 'c'"),
+        (lambda part: None, "1.parquet cannot be read"),
     ],
 )
 def test_bad_files_are_told(client, frame, tmp_path, strategy, spoil, message):
@@ -308,6 +309,22 @@ def test_bad_files_are_told(client, frame, tmp_path, strategy, spoil, message):
         spoilt.to_parquet(tmp_path / "1.parquet")
     with pytest.raises(ValueError, match=message):
         DaskTreeEnsembleClassifier(**SHARDS | {"strategy": strategy}).fit(str(tmp_path / "*.parquet"), "label")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda part: part.assign(a="text"), "'a' holds numbers in partition 0 and texts in partition 1"),
+        (lambda part: part.rename(columns={"a": "c"}), "partition 1 differs from partition 0 in a, c"),
+        (lambda part: 1 / 0, "partition 1 is not .ZeroDivisionError"),
+    ],
+)
+def test_bad_partitions_are_told(client, frame, spoil, message):
+    delayed = pytest.importorskip("dask").delayed
+    parts = [delayed(frame[:1000]), delayed(spoil)(frame[1000:])]
+    rows = dd.from_delayed(parts, meta=frame[:0], verify_meta=False)
+    with pytest.raises(ValueError, match=message):
+        DaskTreeEnsembleClassifier(**SHARDS).fit(rows, "label")
 
 
 def test_a_first_partition_with_missing_cells_only_does_not_decide_types(client, frame):

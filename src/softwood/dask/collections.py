@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from softwood.tabular.files import open_files
+
 # Seconds to wait for a worker: the first one, or another one when all have gone.
 WORKER_TIMEOUT = 30.0
 # Seconds between two looks at the cluster while results are awaited.
@@ -71,7 +73,7 @@ def is_collection(X: Any) -> bool:
 def read_partitions(X: Any, y: Any, sample_weight: Any = None) -> Partitions:
     """Partitions of a Dask DataFrame or Array, or of Parquet files; y may be the name of a column of a frame."""
     if isinstance(X, (str, os.PathLike)) or (isinstance(X, list) and all(isinstance(x, (str, os.PathLike)) for x in X)):
-        X = _read_parquet([os.fspath(x) for x in X] if isinstance(X, list) else os.fspath(X))
+        X = _read_parquet([os.fspath(x) for x in X] if isinstance(X, list) else os.fspath(X), y, sample_weight)
     if not is_collection(X):
         raise TypeError(
             f"X must be a Dask DataFrame, a Dask Array or a path of Parquet files; got {type(X).__name__}. Use "
@@ -182,9 +184,12 @@ def find_client(client: Any) -> Any:
     return client
 
 
-def _read_parquet(paths: str | list[str]) -> Any:
+def _read_parquet(paths: str | list[str], y: Any, sample_weight: Any) -> Any:
     from dask.dataframe import read_parquet
 
+    is_local = all("://" not in path for path in ([paths] if isinstance(paths, str) else paths))
+    if is_local and isinstance(y, str):  # Dask takes the columns of the first file for those of all
+        open_files(paths, y, sample_weight if isinstance(sample_weight, str) else None)
     try:
         return read_parquet(paths)
     except Exception as error:
