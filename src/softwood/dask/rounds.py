@@ -1,7 +1,7 @@
 """Members in rounds of tasks on shards: shards on the workers in, trained members out.
 
 All tasks of an epoch are sent at once, and each is a pure function: what is lost with a worker is computed again. The
-state of each epoch comes to the client, from which the next epoch goes on, so that no more than one epoch is ever
+state of each epoch comes to the client, from which the next epoch starts, so that no more than one epoch is ever
 computed again; a checkpoint holds what the client knows. What a task computes is left to `softwood.training.rounds`.
 """
 
@@ -235,7 +235,7 @@ class _Run:
             write_courses(self.checkpoint, self.facts, self.courses, self.run_seed)
         except OSError as error:
             warnings.warn(
-                f"The checkpoint {os.fspath(self.checkpoint)} could not be saved ({error}); training goes on.",
+                f"The checkpoint {os.fspath(self.checkpoint)} could not be saved ({error}); training continues.",
                 stacklevel=2,
             )
         self.saved_at = time.monotonic()

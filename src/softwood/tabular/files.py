@@ -389,7 +389,7 @@ def _common_schema(parts: Sequence[ParquetPart]) -> tuple[Any, list[int]]:
             has = "has a column" if name in names else "lacks the column"
             raise ValueError(
                 f"All files must have the same columns; {part.path} {has} {name!r}, unlike {parts[0].path}. Name "
-                "files of one table, or write them anew."
+                "files of one table, or write them again."
             )
         for f in own:
             known = fields.get(f.name)
@@ -398,7 +398,7 @@ def _common_schema(parts: Sequence[ParquetPart]) -> tuple[Any, list[int]]:
             elif not _are_alike(f.type, known[0]):
                 raise ValueError(
                     f"All files must have the same types; column {f.name!r} is {f.type} in {part.path} and {known[0]} "
-                    f"in {known[1]}. Write one of them anew with the other's type."
+                    f"in {known[1]}. Write one of them again with the other's type."
                 )
     return pa.schema([pa.field(name, type_) for name, (type_, _) in fields.items()]), lengths
 

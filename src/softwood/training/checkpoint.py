@@ -69,7 +69,7 @@ def write_checkpoint(
 
 
 def write_state(path: str | os.PathLike[str], arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, Any]) -> None:
-    """Write arrays and what is told of them; `metadata` has the facts of the run as "run" and its seed as "run_seed".
+    """Write arrays and their description; `metadata` has the facts of the run as "run" and its seed as "run_seed".
 
     A kill at any moment leaves the old or the new file whole.
     """

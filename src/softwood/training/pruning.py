@@ -1,6 +1,6 @@
 """A lookup member in training loses tables and leaf weights that matter least, while the others learn to do without.
 
-Comes in: a `LookupState` between two epochs. Its arrays are changed in place: what is removed becomes 0 and stays so.
+Input: a `LookupState` between two epochs. Its arrays are changed in place: what is removed becomes 0 and stays so.
 How much to remove, and when, is left to the caller.
 
 What a weight w is worth is w^2 v, v being Adam's second moment of its gradient: the rise of the loss, to second order

@@ -75,7 +75,7 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class StreamedSamples(Samples):
-    """Rows of a source that are read anew in each epoch; `x` and `y` have none, but their types and columns.
+    """Rows of a source that are read again in each epoch; `x` and `y` have none, but their types and columns.
 
     `softwood.training.stream` trains on them. All members of a fit have the same source, and share what is read.
 

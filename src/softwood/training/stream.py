@@ -6,7 +6,7 @@ the state that the window before left. All members of a fit share the windows, s
 each leaves out the rows of its own fold. Blocks and windows depend on the number of columns and rows alone: results do
 not depend on the memory that a caller allows, nor on threads.
 
-Comes in: a `StreamedSamples` per member. Goes out: what an epoch of `softwood.training.state.MemberState` gives. Files
+Input: a `StreamedSamples` per member. Output: what an epoch of `softwood.training.state.MemberState` gives. Files
 are left to `row_cache`, epochs and early stopping to `loop`.
 """
 
