@@ -190,6 +190,9 @@ def verdicts(units: list[dict[str, Any]]) -> dict[str, Any]:
             m["compressed"]["file_bytes"] < m["xgboost"]["file_bytes"] for m in sets
         ),
         "mean AUC lost by compressing": float(np.mean(loss)),
+        "log-loss of the compressed model over the default's (median)": float(
+            np.median([m["compressed"]["log_loss"] / m["softwood"]["log_loss"] for m in sets])
+        ),
         "mean AUC lost by one member": float(
             np.mean([quality(m["softwood"]) - quality(m["one member"]) for m in sets])
         ),
