@@ -235,6 +235,7 @@ def draw(units: list[dict[str, Any]], path: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     keys = {"parameters": "stored parameters", "bulk_microseconds_per_row": "bulk prediction, µs per row, one thread"}
     for axis, (key, title) in zip(axes, keys.items(), strict=True):
+        points = []
         for label in labels:
             have = [unit["models"] for unit in units if label in unit["models"]]
             if len(have) < len(units) / 2:
@@ -243,7 +244,11 @@ def draw(units: list[dict[str, Any]], path: Path) -> None:
             size = float(np.median([models[label][key] for models in have]))
             library = label.split()[0] if label.split()[0] in groups else "softwood"
             axis.scatter(size, below, color=groups[library], s=30)
-            axis.annotate(label, (size, below), xytext=(4, 3), textcoords="offset points", fontsize=7)
+            points.append((size, float(below), label))
+        for i, (size, below, label) in enumerate(sorted(points)):
+            height = 3 if i % 2 else -9  # neighbours stand above and below
+            axis.annotate(label, (size, below), xytext=(4, height), textcoords="offset points", fontsize=7)
+        axis.margins(x=0.12, y=0.08)
         axis.set(xscale="log", xlabel=f"{title} (median)")
         axis.grid(alpha=0.3)
     axes[0].invert_yaxis()
