@@ -23,7 +23,7 @@ PAGES = {
     ROOT / "README.md": ("results", "suite"),
     ROOT / "docs" / "tabular.md": ("hyperparameters", "suite"),
     ROOT / "docs" / "performance.md": PERFORMANCE,
-    ROOT / "docs" / "scaling.md": ("files",),
+    ROOT / "docs" / "scaling.md": ("files", "shards", "workers"),
     ROOT / "docs" / "guide-export.md": ("compact",),
 }
 
@@ -231,6 +231,45 @@ def files() -> str:
     )
 
 
+def shards() -> str:
+    """One member, local and over shards."""
+    found = json.loads((BENCHMARKS / "scale.json").read_text())["dask"]["cases"]["quality"]
+    lines = [
+        [name, f"{one['local']:.4f}", f"{one['shards']:.4f}", f"{one['summed_gradients_over_bytes']:.0f} times"]
+        for name, one in found.items()
+    ]
+    heads = ["", "AUC of a local fit", "AUC over shards", "bytes of summed gradients"]
+    best = next(one["best_possible"] for one in found.values() if "best_possible" in one)
+    return _markdown(heads, lines) + (
+        "\nOne member, default settings, a quarter of the rows for the test. The last column compares what sums of "
+        "gradients in every step on the shards would send with what the rounds sent. The best possible AUC on the made "
+        f"table is {best:.4f}. Rows and rate of a step were chosen on connect-4 and fars. "
+        "`python benchmarks/scale.py --part dask --cases quality` measures it.\n"
+    )
+
+
+def workers() -> str:
+    """Speed on one and two workers, the kill of a worker, and the model of larger clusters."""
+    cases = json.loads((BENCHMARKS / "scale.json").read_text())["dask"]["cases"]
+    speed, bits, model = cases["speed"], cases["bits"], cases["model"]
+    shares = model["share_of_time_in_steps"]
+    heads = ["share of the time in steps, workers", *next(iter(shares.values()))]
+    lines = [[network, *(f"{share:.0%}" for share in by_workers.values())] for network, by_workers in shares.items()]
+    return (
+        f"Two workers train {speed['two_workers_over_one']:.2f} times the rows per second of one, where two "
+        f"independent processes train {speed['two_processes_over_one']:.2f} times the rows of one (medians of "
+        f"{len(speed['runs'])} runs in turn, on a machine with a load of 20 on two cores). "
+        f"A worker that is killed costs {bits['seconds of recovery']:.0f} s where an "
+        f"epoch takes {bits['seconds of an epoch']:.0f} s.\n\n"
+        "Larger clusters can only be computed here. With one shard per worker, a round of W workers takes\n\n"
+        "    work + levels * (2 * latency + 8 * (state / bandwidth + pooling))\n"
+        "         + ceil(log2(W)) * (latency + state / bandwidth)\n\n"
+        "with levels = ceil(log8(W)): results go up a tree in groups of 8, and the common state comes back from "
+        f"worker to worker. Measured: work {model['work']:.2f} s, state {model['state'] / 1e6:.1f} MB, pooling "
+        f"{1000 * model['pooling']:.0f} ms per result; assumed: latency {1000 * model['latency']:.0f} ms.\n\n"
+    ) + _markdown(heads, lines)
+
+
 def _results(name: str) -> Any:
     """Results of a benchmark, from the file beside its script."""
     return json.loads((BENCHMARKS / f"{name}.json").read_text())["results"]
@@ -274,6 +313,8 @@ MAKERS = {
     "compact": compact,
     "learners": learners,
     "files": files,
+    "shards": shards,
+    "workers": workers,
 }
 
 
