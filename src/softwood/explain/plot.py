@@ -125,7 +125,7 @@ def plot_importances(estimator: Any, ax: Any = None, *, n_columns: int = 15) -> 
 
 
 def plot_compression(estimator: Any, ax: Any = None) -> Any:
-    """Expected rise of the loss against stored parameters, for each ensemble that `compress` tried.
+    """Expected rise of the loss against stored parameters, for each stage of each ensemble that `compress` tried.
 
     Parameters
     ----------
@@ -144,8 +144,12 @@ def plot_compression(estimator: Any, ax: Any = None) -> Any:
     sizes = [trial["n_parameters"] for trial in found.tried]
     losses = [max(100 * trial["expected_loss"], 1e-3) for trial in found.tried]
     ax.plot(sizes, losses, "o-", color=_COLOURS["training"], markersize=4)
-    for trial, size, loss in zip(found.tried, sizes, losses, strict=True):
-        ax.annotate(f"{trial['n_trees']} trees", (size, loss), textcoords="offset points", xytext=(4, 4), fontsize=7)
+    following = [*(trial["n_trees"] for trial in found.tried[1:]), None]
+    for trial, after, size, loss in zip(found.tried, following, sizes, losses, strict=True):
+        if trial["n_trees"] != after:  # the last stage of an ensemble
+            ax.annotate(
+                f"{trial['n_trees']} trees", (size, loss), textcoords="offset points", xytext=(4, 4), fontsize=7
+            )
     ax.axvline(found.before.n_parameters, color=_COLOURS["leaves"], linestyle=":")
     ax.annotate("before", (found.before.n_parameters, max(losses)), ha="right", fontsize=7, rotation=90, va="top")
     ax.set(xscale="log", yscale="log", xlabel="stored parameters", ylabel="expected rise of the loss (%)")

@@ -59,7 +59,8 @@ class Compression:
         Expected rise of the loss on held-out rows if the old predictions are right: of the log-loss relative to the old
         model's; of a regression, mean squared difference relative to the variance of predictions.
     tried : list of dict
-        "n_trees", "n_parameters" and "expected_loss" of each ensemble that was tried.
+        "n_trees", "n_parameters" and "expected_loss" of each ensemble that was tried, while it was cut down and at
+        the end.
     """
 
     before: CompressedSize
