@@ -240,11 +240,12 @@ def draw(units: list[dict[str, Any]], path: Path) -> None:
             have = [unit["models"] for unit in units if label in unit["models"]]
             if len(have) < len(units) / 2:
                 continue
-            below = np.mean([max(map(quality, models.values())) - quality(models[label]) for models in have])
+            losses = [max(map(quality, models.values())) - quality(models[label]) for models in have]
+            below = float(np.mean(losses))
             size = float(np.median([models[label][key] for models in have]))
             library = label.split()[0] if label.split()[0] in groups else "softwood"
             axis.scatter(size, below, color=groups[library], s=30)
-            points.append((size, float(below), label))
+            points.append((size, below, label))
         for i, (size, below, label) in enumerate(sorted(points)):
             height = 3 if i % 2 else -9  # neighbours stand above and below
             axis.annotate(label, (size, below), xytext=(4, height), textcoords="offset points", fontsize=7)
