@@ -206,7 +206,7 @@ def require_table(X: Any) -> None:
     what = type(X).__name__
     if isinstance(X, (str, bytes, os.PathLike)):
         raise TypeError(f"X must be a table in memory; got {what}. Read the file first, for example with pandas.")
-    if isinstance(X, Mapping):
+    if isinstance(X, Mapping) and not is_sparse(X):  # SciPy keeps one of its kinds in a dict
         raise TypeError(f"X must be an array or a data frame; got {what}. Make one of it: pandas.DataFrame(X).")
     if what == "LazyFrame":
         raise TypeError(f"X must be a table in memory; got {what}. Compute it first: X.collect().")
