@@ -29,8 +29,8 @@ from softwood.explain import usage
 from softwood.export import export
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember, Trees
-from softwood.tabular.columns import Column, Preprocessor
-from softwood.tabular.features import Encoding, FeatureKind
+from softwood.tabular.encoding.columns import Column, Preprocessor
+from softwood.tabular.encoding.features import Encoding, FeatureKind
 from softwood.training.losses import Loss
 
 N_ROWS = 20_000

@@ -89,7 +89,7 @@ def measure(options: argparse.Namespace, name: str, model_name: str, seed: int, 
 
 def _leaves_reached(model: Any, X: Any) -> float:
     """Mean leaves per row and tree when a table is predicted."""
-    from softwood.tabular.table import read_table
+    from softwood.tabular.reading.table import read_table
 
     fitted = model.model_
     (member,) = fitted.members

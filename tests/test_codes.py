@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import softwood
-from softwood.tabular.codes import find_codes
-from softwood.tabular.table import read_table
+from softwood.tabular.encoding.codes import find_codes
+from softwood.tabular.reading.table import read_table
 
 
 def codes_and_quantity(n: int = 6000, n_codes: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from softwood import TreeEnsembleRegressor, explain
-from softwood.tabular.table import FrameColumns, read_table
+from softwood.tabular.reading.table import FrameColumns, read_table
 
 MISMATCH = "The feature names should match those that were passed during fit.\n"
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
-from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
-from softwood.tabular.features import FeatureKind
-from softwood.tabular.table import read_table
+from softwood.tabular.encoding.columns import Preprocessor, learn_columns, merge_rows
+from softwood.tabular.encoding.features import FeatureKind
+from softwood.tabular.reading.table import read_table
 
 
 def fitted(X, y=None):
@@ -183,7 +183,7 @@ def test_float32_table_is_not_copied():
 
 @pytest.mark.parametrize("block_rows", [7, 65_536])
 def test_sparse_equals_dense(monkeypatch, block_rows):
-    monkeypatch.setattr("softwood.tabular.columns._BLOCK_ROWS", block_rows)
+    monkeypatch.setattr("softwood.tabular.encoding.columns._BLOCK_ROWS", block_rows)
     X = np.random.default_rng(0).poisson(0.3, size=(200, 5)).astype(float)
     dense, sparse = fitted(X)[0], fitted(scipy.sparse.csr_array(X))[0]
     for name in ("standard", "piecewise"):
@@ -212,7 +212,7 @@ def test_merge_rows():
 
 
 def test_rows_that_share_a_key_but_differ_stay_apart(monkeypatch):
-    monkeypatch.setattr("softwood.tabular.columns._mix", lambda key, values: key)
+    monkeypatch.setattr("softwood.tabular.encoding.columns._mix", lambda key, values: key)
     base = np.array([[1.0], [1.0], [2.0], [1.0]], dtype=np.float32)
     rows, weight, *_ = merge_rows(base, np.array([0.0, 0.0, 0.0, 5.0]), np.ones(4))
     assert rows.tolist() == [0, 2, 3]

@@ -19,8 +19,8 @@ from sklearn.metrics import r2_score
 
 import softwood
 from cli_calls import ask
-from softwood.tabular.lesson import made_up_rows
-from softwood.tabular.teaching import refit_leaves
+from softwood.tabular.distillation.lesson import made_up_rows
+from softwood.tabular.distillation.teaching import refit_leaves
 
 X_CANCER, Y_CANCER = load_breast_cancer(return_X_y=True)
 

@@ -16,8 +16,9 @@ from softwood.model.importance import shared_stakes
 from softwood.model.lookup_trees import LookupTrees, round_tables
 from softwood.model.member_rows import _LinearRows, _LookupRows
 from softwood.model.program import Link, PredictionHead, Program, TableColumn
-from softwood.tabular.base_columns import Code, Value
-from softwood.tabular.lookups import Lookup
+from softwood.tabular.encoding.base_columns import Code, Value
+from softwood.tabular.encoding.lookups import Lookup
+from softwood.tabular.reading.table import read_table
 
 SMALL = {"n_members": 2, "n_trees": 3, "depth": 3, "max_epochs": 15, "random_state": 0, "gamma": 0.5}
 SMALL |= {"learning_rate": 0.03, "max_features": 1.0}
@@ -150,7 +151,7 @@ def test_rules_have_the_units_of_the_table(fitted, table):
         for row in (0, 1, 2):
             one = table.iloc[[row]]
             t = model.rows(one)[0].split_values(0)[0]
-            base = model.preprocessor.read(softwood.tabular.table.read_table(one, kinds=model.preprocessor.kinds))[0]
+            base = model.preprocessor.read(read_table(one, kinds=model.preprocessor.kinds))[0]
             rule = split_rule(model, 0, 0, 0, base, 0.5)
             assert rule.score - rule.threshold == pytest.approx(t[0], abs=2e-3)
             size = [term for term in rule.terms if term.name == "size"]

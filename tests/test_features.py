@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from softwood.tabular.features import LARGEST_FEATURE, FeatureKind, fit_encodings
+from softwood.tabular.encoding.features import LARGEST_FEATURE, FeatureKind, fit_encodings
 from softwood.training import Member, Samples, TrainingConfig, fit_members
 from softwood.training.losses import Loss
 from test_columns import encode, fitted, kinds_of
@@ -81,7 +81,7 @@ def test_weights_of_rows_equal_copies_of_rows():
 
 
 def numpy_encoding(found, base):
-    """The definition of `softwood.tabular.features`, feature by feature."""
+    """The definition of `softwood.tabular.encoding.features`, feature by feature."""
     columns = []
     for f in range(found.n_features):
         x = base[:, found.source[f]]

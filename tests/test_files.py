@@ -16,8 +16,8 @@ import pytest
 
 from cli_calls import ask, complaint
 from softwood import Loss, TreeEnsembleClassifier, TreeEnsembleRegressor, load
-from softwood.tabular import files as files_module
-from softwood.tabular.files import RowShare, open_files
+from softwood.tabular.out_of_core import files as files_module
+from softwood.tabular.out_of_core.files import RowShare, open_files
 from softwood.training import row_cache, stream
 
 FEW = {"n_members": 2, "n_trees": 8, "max_epochs": 3, "random_state": 0, "n_jobs": 1}
@@ -378,7 +378,7 @@ def test_nothing_is_left_of_a_temporary_cache_or_after_an_error(long, frame, lab
 FULL_DISK = """
 import resource, sys
 from softwood import TreeEnsembleClassifier
-from softwood.tabular import files
+from softwood.tabular.out_of_core import files
 files.IN_MEMORY_CELLS = 100
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
@@ -491,7 +491,7 @@ LIMITED = """
 import resource, sys
 import pyarrow.parquet
 from softwood import TreeEnsembleClassifier
-import softwood.tabular.fit_files, sklearn.metrics
+import softwood.tabular.out_of_core.fit_files, sklearn.metrics
 data = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) * 1024
 resource.setrlimit(resource.RLIMIT_DATA, (data + int(sys.argv[2]), -1))
 model = TreeEnsembleClassifier(n_members=1, n_trees=4, max_epochs=1, random_state=0, n_jobs=1)

@@ -12,9 +12,9 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
 
 from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
-from softwood.tabular.features import FeatureKind
+from softwood.tabular.encoding.features import FeatureKind
+from softwood.tabular.encoding.lookups import Lookups
 from softwood.tabular.fit import deal_folds
-from softwood.tabular.lookups import Lookups
 from softwood.training import fit_members
 
 QUICK = {"n_members": 2, "n_trees": 8, "depth": 3, "max_epochs": 4, "learning_rate": 0.03, "random_state": 0}

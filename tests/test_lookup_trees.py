@@ -16,8 +16,8 @@ from softwood import _core
 from softwood.model.lookup_trees import LookupTrees, round_tables
 from softwood.model.predictor import Predictor
 from softwood.model.program import Link, PredictionHead, Program, TableColumn
-from softwood.tabular.base_columns import Value
-from softwood.tabular.lookups import ONE_FRACTION, Lookup
+from softwood.tabular.encoding.base_columns import Value
+from softwood.tabular.encoding.lookups import ONE_FRACTION, Lookup
 
 KNOTS = np.array([-1, 0, 0.25, 2], dtype=np.float32)
 LOOKUPS = (Lookup(0, KNOTS), Lookup(1, KNOTS * 100), Lookup(2, np.array([0, 1], dtype=np.float32)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from softwood import TreeEnsembleRegressor, reference
-from softwood.tabular.lookups import fit_lookups
+from softwood.tabular.encoding.lookups import fit_lookups
 from softwood.training import Loss, Member, Samples, TrainingConfig, fit_members
 
 

@@ -17,8 +17,8 @@ import softwood.reference
 from fitted_models import NAMES, fitted, mixed, numbers, reference_scores, rows
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember, Trees
-from softwood.tabular.columns import Column, Preprocessor
-from softwood.tabular.features import Encoding, FeatureKind
+from softwood.tabular.encoding.columns import Column, Preprocessor
+from softwood.tabular.encoding.features import Encoding, FeatureKind
 from softwood.training.losses import Loss
 
 

@@ -30,10 +30,10 @@ from softwood.model.model import Model
 from softwood.model.parts import BatchNorm, Head, ModelMember, Trees
 from softwood.model.predictor import Predictor
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program, TableColumn, TreeGroup
-from softwood.tabular.base_columns import CalendarPart, CalendarUnit, Code, TargetMean, Value
-from softwood.tabular.columns import MAX_ONE_HOT_LEVELS, Column, Preprocessor
-from softwood.tabular.features import ENCODING_NAMES, LOOKUP, Encoding, FeatureKind
-from softwood.tabular.lookups import Lookup
+from softwood.tabular.encoding.base_columns import CalendarPart, CalendarUnit, Code, TargetMean, Value
+from softwood.tabular.encoding.columns import MAX_ONE_HOT_LEVELS, Column, Preprocessor
+from softwood.tabular.encoding.features import ENCODING_NAMES, LOOKUP, Encoding, FeatureKind
+from softwood.tabular.encoding.lookups import Lookup
 from softwood.training.losses import Loss
 
 COMPILER = shutil.which("cc")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softwood.tabular.lookups import fit_lookups
+from softwood.tabular.encoding.lookups import fit_lookups
 from softwood.training import Loss, MemberData, Samples, TrainingConfig
 from softwood.training.lookup_state import LookupState
 from softwood.training.pruning import Pruner

@@ -23,7 +23,7 @@ from softwood.explain.baseline import baseline_predictions
 from softwood.explain.effects import column_effect
 from softwood.explain.judgement import Judgement
 from softwood.explain.report import report_data, write_report
-from softwood.tabular.table import read_table
+from softwood.tabular.reading.table import read_table
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")

@@ -13,7 +13,7 @@ import pytest
 
 import softwood
 from softwood.cli.tablefile import read_file
-from softwood.tabular.table import read_table
+from softwood.tabular.reading.table import read_table
 
 TINY = {"n_members": 1, "n_trees": 2, "depth": 2, "max_epochs": 2, "random_state": 0, "n_jobs": 1}
 N = 40

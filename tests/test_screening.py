@@ -12,8 +12,8 @@ from scipy import sparse
 import softwood
 from fitted_models import SMALL
 from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
+from softwood.tabular.reading.table import read_table
 from softwood.tabular.screening import explained_shares
-from softwood.tabular.table import read_table
 
 N, P = 300, 20_000
 RNG = np.random.default_rng(0)

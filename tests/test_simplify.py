@@ -10,7 +10,7 @@ import pytest
 from softwood import reference
 from softwood.model.lookup_trees import LookupTrees, round_tables
 from softwood.model.simplify import simplified
-from softwood.tabular.lookups import Lookup
+from softwood.tabular.encoding.lookups import Lookup
 
 LOOKUPS = (Lookup(0, np.array([-1, 0, 2], dtype=np.float32)), Lookup(1, np.zeros(0, np.float32), 3))
 GAMMA = 0.5

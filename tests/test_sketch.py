@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from softwood import TreeEnsembleClassifier
-from softwood.tabular import sketch as sketch_module
-from softwood.tabular.columns import learn_columns
-from softwood.tabular.features import LOOKUP
-from softwood.tabular.outline import LevelSums, Outline
-from softwood.tabular.sketch import make_piece, merge, sketch
-from softwood.tabular.table import read_table
+from softwood.tabular.encoding.columns import learn_columns
+from softwood.tabular.encoding.features import LOOKUP
+from softwood.tabular.out_of_core import sketch as sketch_module
+from softwood.tabular.out_of_core.outline import LevelSums, Outline
+from softwood.tabular.out_of_core.sketch import make_piece, merge, sketch
+from softwood.tabular.reading.table import read_table
 from softwood.tabular.target import TargetKind
 
 CLASSES, NUMBERS = TargetKind(is_classification=True), TargetKind(is_classification=False)

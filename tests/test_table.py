@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import scipy.sparse
 
-from softwood.tabular.table import read_table, resolve_columns
+from softwood.tabular.reading.table import read_table, resolve_columns
 
 CELLS = {
     "count": [1, 2, None],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softwood.tabular.texts import date_kind, looks_like, text_kind, text_numbers
+from softwood.tabular.reading.texts import date_kind, looks_like, text_kind, text_numbers
 
 OCTOBER = 1349136000.0  # 2012-10-02 00:00 UTC
 

@@ -16,7 +16,7 @@ from torch.nn import functional  # noqa: E402
 
 import softwood  # noqa: E402
 from softwood.model.linear_form import linear_form  # noqa: E402
-from softwood.tabular.table import read_table  # noqa: E402
+from softwood.tabular.reading.table import read_table  # noqa: E402
 from softwood.torch import TreeEnsemble, from_model, to_model  # noqa: E402
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from softwood import ops
 from softwood.model.parts import Trees
-from softwood.tabular.features import fit_encodings
+from softwood.tabular.encoding.features import fit_encodings
 from softwood.training import Member, Samples, TrainingConfig, fit_members
 from softwood.training.losses import Loss
 from training_cases import CLASSES, labels, parameters, small, start_of, table

@@ -22,16 +22,16 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from softwood.model.model import Model
-from softwood.tabular.compress import Limits, can_teach, compress_model
-from softwood.tabular.compression import Compression
+from softwood.tabular.distillation.compress import Limits, can_teach, compress_model
+from softwood.tabular.distillation.compression import Compression
 from softwood.tabular.evaluation import read_evaluation_sets
-from softwood.tabular.files import TableFiles, are_files, first_rows, is_long, open_files, read_whole
 from softwood.tabular.fit import FitResult, RunOptions, restart
-from softwood.tabular.fit_files import prepare, train_on_rows
 from softwood.tabular.fitted import FittedAttributes
 from softwood.tabular.loading import plain_parameters
+from softwood.tabular.out_of_core.files import TableFiles, are_files, first_rows, is_long, open_files, read_whole
+from softwood.tabular.out_of_core.fit_files import prepare, train_on_rows
+from softwood.tabular.reading.table import Table, read_table, require_table, resolve_columns, resolve_kinds
 from softwood.tabular.selection import train_on_selected, train_on_selected_piece
-from softwood.tabular.table import Table, read_table, require_table, resolve_columns, resolve_kinds
 from softwood.tabular.target import Problem, TargetKind, add_offset, has_several_columns
 from softwood.tabular.threads import threads_for
 from softwood.training import TrainedMember
@@ -368,8 +368,8 @@ class _TreeEnsemble(Hyperparameters, FittedAttributes, BaseEstimator):
         Returns
         -------
         estimator
-            A fitted copy. Its attribute `compression_` is a `softwood.tabular.compression.Compression`: sizes, time and
-            score before and after.
+            A fitted copy. Its attribute `compression_` is a `softwood.tabular.distillation.compression.Compression`:
+            sizes, time and score before and after.
 
         Examples
         --------

@@ -23,7 +23,7 @@ import softwood
 from softwood.cli.metrics import class_metrics, value_metrics
 from softwood.cli.tablefile import BatchWriter, TableFileError, read_batches
 from softwood.cli.task import MAX_INTEGER_CLASSES, known_task
-from softwood.tabular.files import RowShare, TableFiles, is_long, open_files, target_values
+from softwood.tabular.out_of_core.files import RowShare, TableFiles, is_long, open_files, target_values
 from softwood.training.progress import describe_rows
 
 _SECONDS_BETWEEN_LINES = 2.0

@@ -1,8 +1,8 @@
 """CSV, TSV and Parquet files to and from Arrow tables, whole or in batches.
 
-A path goes in, `pyarrow.Table`s come out, and the other way round; `softwood.tabular.table` gives columns their kinds.
-Files whose names end in .gz are compressed. A file that cannot be read gives a `TableFileError` of one line with the
-remedy. Needs pyarrow, which the extra "cli" installs.
+A path goes in, `pyarrow.Table`s come out, and the other way round; `softwood.tabular.reading.table` gives columns their
+kinds. Files whose names end in .gz are compressed. A file that cannot be read gives a `TableFileError` of one line with
+the remedy. Needs pyarrow, which the extra "cli" installs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ except ImportError as error:
 
 from softwood.cli.textformat import TableFileError, TextFormat, has_leading_zeros, text_format
 from softwood.model.whole_file import whole_file
-from softwood.tabular.table import DATES
-from softwood.tabular.texts import hint
+from softwood.tabular.reading.table import DATES
+from softwood.tabular.reading.texts import hint
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _PARQUET = (".parquet", ".pq")
@@ -54,7 +54,7 @@ def read_file(
     path : path
         The file.
     kinds : mapping of str to str, optional
-        Kinds (`softwood.tabular.table.KINDS`) of columns that a model reads.
+        Kinds (`softwood.tabular.reading.table.KINDS`) of columns that a model reads.
     delimiter : str, optional
         What separates cells, instead of what the file's name and header say; the file is then text, whatever its name.
 
@@ -88,8 +88,8 @@ def read_batches(
     path : path
         The file.
     kinds : mapping of str to str
-        Kinds (`softwood.tabular.table.KINDS`) of the columns that a model reads. Types are not inferred for these, so
-        that a column has the same type in every batch; other text columns are read as strings.
+        Kinds (`softwood.tabular.reading.table.KINDS`) of the columns that a model reads. Types are not inferred for
+        these, so that a column has the same type in every batch; other text columns are read as strings.
     batch_rows : int
         Approximate number of rows per batch.
     delimiter : str, optional

@@ -17,10 +17,10 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from softwood.model.model import Model
-from softwood.tabular.cells import is_text
-from softwood.tabular.columns import MAX_ONE_HOT_LEVELS
-from softwood.tabular.table import DATES, Table, read_table, resolve_kinds
-from softwood.tabular.texts import hint, looks_like
+from softwood.tabular.encoding.columns import MAX_ONE_HOT_LEVELS
+from softwood.tabular.reading.cells import is_text
+from softwood.tabular.reading.table import DATES, Table, read_table, resolve_kinds
+from softwood.tabular.reading.texts import hint, looks_like
 
 LEARNING_TASKS = ("classification", "regression")
 # A target of whole numbers with at most this many different ones is taken for class labels.
@@ -94,7 +94,7 @@ def learning_task(
     drop : iterable of str
         Columns to leave out.
     kinds : mapping of str to str, optional
-        Declared kinds of columns; see `softwood.tabular.table.resolve_kinds`.
+        Declared kinds of columns; see `softwood.tabular.reading.table.resolve_kinds`.
     strict : bool
         Refuse columns that nothing can be learned from, rather than leave them out with a note.
 

@@ -47,7 +47,7 @@ from softwood.cli.metrics import compute_metrics
 from softwood.cli.tablefile import BatchWriter
 from softwood.cli.task import LEARNING_TASKS, LearningTask, learning_task
 from softwood.model.whole_file import write_whole
-from softwood.tabular.files import TableFiles
+from softwood.tabular.out_of_core.files import TableFiles
 
 
 @with_hyperparameters

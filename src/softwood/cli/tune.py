@@ -19,7 +19,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from softwood.cli.metrics import compute_metrics
 from softwood.cli.task import LearningTask
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
-from softwood.tabular.table import read_table
+from softwood.tabular.reading.table import read_table
 from softwood.training.hyperparameters import SearchRange, SearchValues, all_declarations
 
 try:

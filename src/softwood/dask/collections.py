@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from softwood.tabular.files import open_files
+from softwood.tabular.out_of_core.files import open_files
 
 # Seconds to wait for a worker: the first one, or another one when all have gone.
 WORKER_TIMEOUT = 30.0

@@ -28,8 +28,8 @@ from softwood.dask.shards import fit_shards
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, _TreeEnsemble
 from softwood.tabular.evaluation import read_evaluation_sets
 from softwood.tabular.fit import RunOptions
-from softwood.tabular.outline import Outline
-from softwood.tabular.table import Table
+from softwood.tabular.out_of_core.outline import Outline
+from softwood.tabular.reading.table import Table
 from softwood.tabular.target import Problem
 from softwood.training import TrainedMember
 from softwood.training.checkpoint import prepare_checkpoint

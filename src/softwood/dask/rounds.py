@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from softwood.dask.checkpoint import Course, read_courses, write_courses
 from softwood.dask.collections import gather
 from softwood.model.parts import Head
-from softwood.tabular.outline import EncodedRows, Encoder
+from softwood.tabular.out_of_core.outline import EncodedRows, Encoder
 from softwood.training import EpochRecord, Samples, TrainedMember, TrainingConfig, rules
 from softwood.training.judge import Judge
 from softwood.training.rounds import (

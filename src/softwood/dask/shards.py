@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from softwood.dask.collections import LoadedParts, gather
 from softwood.dask.rounds import Shard, ShardMember, ShardRounds, Traffic, Validation, is_held_out
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
+from softwood.tabular.encoding.features import LOOKUP
 from softwood.tabular.evaluation import evaluation_sets, join_evaluation_sets
-from softwood.tabular.features import LOOKUP
 from softwood.tabular.fit import FitResult, RunOptions, _assemble, _fit, training_config
-from softwood.tabular.outline import EncodedRows, Encoder, LevelSums, Outline
-from softwood.tabular.sketch import Piece, Sketch, make_piece, merge, sketch
-from softwood.tabular.table import Table, read_table
+from softwood.tabular.out_of_core.outline import EncodedRows, Encoder, LevelSums, Outline
+from softwood.tabular.out_of_core.sketch import Piece, Sketch, make_piece, merge, sketch
+from softwood.tabular.reading.table import Table, read_table
 from softwood.tabular.target import Problem, TargetKind
 from softwood.training import rules
 from softwood.training.judge import EvaluationSet, Judge, Metric, resolve_metric

@@ -21,7 +21,7 @@ from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from softwood.tabular.table import Table
+from softwood.tabular.reading.table import Table
 
 _N_FOLDS = 5
 _MAX_LEVELS = 30
@@ -52,7 +52,7 @@ def baseline_predictions(
 
     Examples
     --------
-    >>> from softwood.tabular.table import read_table
+    >>> from softwood.tabular.reading.table import read_table
     >>> x = np.arange(40.0)
     >>> found = baseline_predictions(read_table(x[:, None]), 2 * x)
     >>> list(found), bool(np.abs(found["linear regression"] - 2 * x).max() < 3)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from softwood.cli.metrics import calibration_points, mean_interval
 from softwood.model.model import Model
-from softwood.tabular.base_columns import read_base
-from softwood.tabular.table import DATES, Table
+from softwood.tabular.encoding.base_columns import read_base
+from softwood.tabular.reading.table import DATES, Table
 
 N_BACKGROUND_ROWS = 200
 _N_BINS = 20

@@ -29,7 +29,7 @@ from softwood.explain.judgement import Judgement, judge
 from softwood.explain.tree_view import strongest_trees, tree_view
 from softwood.model.model import Model, model_of
 from softwood.model.whole_file import write_whole
-from softwood.tabular.table import DATES, Table
+from softwood.tabular.reading.table import DATES, Table
 
 N_TREES = 16
 N_ROWS = 24

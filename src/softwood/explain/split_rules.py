@@ -20,10 +20,10 @@ import numpy as np
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.model import Model
 from softwood.model.program import Program
-from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value
-from softwood.tabular.features import Encoding, FeatureKind, feature_function
-from softwood.tabular.lookups import ONE_FRACTION, Lookup
-from softwood.tabular.table import DATES
+from softwood.tabular.encoding.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value
+from softwood.tabular.encoding.features import Encoding, FeatureKind, feature_function
+from softwood.tabular.encoding.lookups import ONE_FRACTION, Lookup
+from softwood.tabular.reading.table import DATES
 
 _N_SHOWN = 4
 # Ends of the calendar, in seconds since 1970.

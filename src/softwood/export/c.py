@@ -19,10 +19,10 @@ from softwood.export import ExportError
 from softwood.export import c_text as text
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program, TreeGroup
-from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value
-from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
-from softwood.tabular.lookups import ONE_FRACTION, Lookup
-from softwood.tabular.table import DATES
+from softwood.tabular.encoding.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value
+from softwood.tabular.encoding.features import LARGEST_FEATURE, Encoding, FeatureKind
+from softwood.tabular.encoding.lookups import ONE_FRACTION, Lookup
+from softwood.tabular.reading.table import DATES
 
 _LANES = 8
 # Nodes that the C follows at a time: enough to keep a processor busy, in a few kilobytes of stack.

@@ -1,8 +1,8 @@
 """The parts of an exported C file that are the same for every model, as templates for `softwood.export.c`."""
 
 from softwood.model.program import Link
-from softwood.tabular.base_columns import FARTHEST_SECONDS, CalendarUnit
-from softwood.tabular.features import FeatureKind
+from softwood.tabular.encoding.base_columns import FARTHEST_SECONDS, CalendarUnit
+from softwood.tabular.encoding.features import FeatureKind
 
 HEADER = """\
 /* Prediction of a softwood model. Compile the source beside this header as C99, link with -lm. */

@@ -20,7 +20,7 @@ from softwood.export import ExportError
 from softwood.model.linear_form import linear_encoding, linear_trees
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program, TreeGroup
-from softwood.tabular.base_columns import (
+from softwood.tabular.encoding.base_columns import (
     FARTHEST_SECONDS,
     BaseColumn,
     CalendarPart,
@@ -29,8 +29,8 @@ from softwood.tabular.base_columns import (
     TargetMean,
     Value,
 )
-from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
-from softwood.tabular.lookups import ONE_FRACTION
+from softwood.tabular.encoding.features import LARGEST_FEATURE, Encoding, FeatureKind
+from softwood.tabular.encoding.lookups import ONE_FRACTION
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -208,7 +208,7 @@ def _calendar_part(graph: _Graph, seconds: str, unit: CalendarUnit) -> str:
 
 
 def _inputs(graph: _Graph, base: str, encoding: Encoding, ramp_steps: int = 0) -> str:
-    """Inputs of the trees [n, p] in float; the kinds are those of `softwood.tabular.features`.
+    """Inputs of the trees [n, p] in float; the kinds are those of `softwood.tabular.encoding.features`.
 
     Ramps are rounded to a multiple of one over `ramp_steps`, unless that is 0.
     """

@@ -29,8 +29,8 @@ from softwood.model.packing import (
     unpack_text,
 )
 from softwood.model.parts import BatchNorm, Head, ModelMember, Trees
-from softwood.tabular.columns import Preprocessor
-from softwood.tabular.lookups import Lookup
+from softwood.tabular.encoding.columns import Preprocessor
+from softwood.tabular.encoding.lookups import Lookup
 from softwood.training.losses import LOSS_NAMES, Loss
 
 # What reading damaged parts raises.

@@ -16,11 +16,11 @@ from softwood.model.container import ModelFileError
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.model import Model
 from softwood.model.parts import TASKS, BatchNorm, Head, ModelMember, Trees
-from softwood.tabular.base_columns import BaseColumn, CalendarUnit, Code
-from softwood.tabular.columns import Column, Preprocessor
-from softwood.tabular.features import ENCODING_NAMES, LOOKUP, Encoding, FeatureKind
-from softwood.tabular.lookups import Lookup
-from softwood.tabular.table import DATES, KINDS
+from softwood.tabular.encoding.base_columns import BaseColumn, CalendarUnit, Code
+from softwood.tabular.encoding.columns import Column, Preprocessor
+from softwood.tabular.encoding.features import ENCODING_NAMES, LOOKUP, Encoding, FeatureKind
+from softwood.tabular.encoding.lookups import Lookup
+from softwood.tabular.reading.table import DATES, KINDS
 
 # No weight of a split, alone or times the scale of its feature, is larger: sums over features stay within float32.
 _LARGEST_WEIGHT = 1e20

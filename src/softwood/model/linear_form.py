@@ -14,8 +14,8 @@ import numpy as np
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.model import Model
 from softwood.model.parts import Trees
-from softwood.tabular.features import LOOKUP, Encoding, FeatureKind
-from softwood.tabular.lookups import Lookup
+from softwood.tabular.encoding.features import LOOKUP, Encoding, FeatureKind
+from softwood.tabular.encoding.lookups import Lookup
 
 
 def linear_form(model: Model) -> Model:

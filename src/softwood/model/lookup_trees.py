@@ -1,11 +1,11 @@
 """Trees whose splits are sums of lookups, as plain data: what a fitted member is, and what a program holds of it.
 
-A split reads some columns by *tables*: one value per entry of the column (`softwood.tabular.lookups.Lookup`), read
-between two entries by linear interpolation. Only tables that are not zero everywhere exist. Values are whole multiples
-of a step, a power of two, and fractions between entries are whole too, so that the sum of a split is a sum of integers:
-exact, and the same in every back end. Values are rounded to 1/256 of the soft band's width, those of many trees, whose
-errors cancel, to 1/64: that moves probabilities by less than what training leaves open (docs/file-format.md has the
-measurements).
+A split reads some columns by *tables*: one value per entry of the column (`softwood.tabular.encoding.lookups.Lookup`),
+read between two entries by linear interpolation. Only tables that are not zero everywhere exist. Values are whole
+multiples of a step, a power of two, and fractions between entries are whole too, so that the sum of a split is a sum of
+integers: exact, and the same in every back end. Values are rounded to 1/256 of the soft band's width, those of many
+trees, whose errors cancel, to 1/64: that moves probabilities by less than what training leaves open
+(docs/file-format.md has the measurements).
 
 Legend: n rows, k scores, m trees, d depth.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.tabular.lookups import ONE_FRACTION, Lookup
+from softwood.tabular.encoding.lookups import ONE_FRACTION, Lookup
 
 # Steps in the width of the soft band, for few trees and for many, and how many times as many in the largest leaf.
 _MOST_STEPS, _LEAST_STEPS, _LEAF_STEPS = 256, 64, 16

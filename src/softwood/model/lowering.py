@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import FoldedMember, Program, TableColumn, TreeGroup
-from softwood.tabular.features import LARGEST_FEATURE, Encoding
+from softwood.tabular.encoding.features import LARGEST_FEATURE, Encoding
 
 if TYPE_CHECKING:
     from softwood.model.model import Model

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.parts import Trees
-from softwood.tabular.lookups import ONE_FRACTION
+from softwood.tabular.encoding.lookups import ONE_FRACTION
 
 if TYPE_CHECKING:
     from softwood.model.model import Model

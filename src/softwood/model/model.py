@@ -22,7 +22,7 @@ from softwood.model.parameter_counts import ParameterCounts, count_parameters, m
 from softwood.model.parts import Head, ModelMember
 from softwood.model.predictor import Predictor
 from softwood.model.program import Program
-from softwood.tabular.columns import Preprocessor
+from softwood.tabular.encoding.columns import Preprocessor
 
 
 @dataclass(eq=False)

@@ -1,8 +1,8 @@
 """A prediction program in, a compiled predictor out: rows of a table to predictions without the rest of the library.
 
 The work of a row (columns to base row, encodings, trees, head) is done by the compiled core, which holds the weights in
-the order in which it reads them. Labels and dates are turned into numbers by `softwood.tabular.table`. Only this module
-knows the form in which the core takes a program.
+the order in which it reads them. Labels and dates are turned into numbers by `softwood.tabular.reading.table`. Only
+this module knows the form in which the core takes a program.
 """
 
 from __future__ import annotations
@@ -19,9 +19,17 @@ from softwood.arguments import check_activation, check_n_threads
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.program import FoldedMember, Link, PredictionHead, Program
 from softwood.ops import get_num_threads
-from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
-from softwood.tabular.lookups import Lookup
-from softwood.tabular.table import Table, warn_of_infinity
+from softwood.tabular.encoding.base_columns import (
+    BaseColumn,
+    CalendarPart,
+    CalendarUnit,
+    Code,
+    TargetMean,
+    Value,
+    read_base,
+)
+from softwood.tabular.encoding.lookups import Lookup
+from softwood.tabular.reading.table import Table, warn_of_infinity
 
 # Rows that are read at once where a table is not a matrix of numbers.
 _BLOCK_ROWS = 16_384
@@ -168,7 +176,7 @@ class Predictor:
         return scores if row is None else scores[0]
 
     def base_scores(self, base: NDArray[np.float32], *, n_threads: int | None = None) -> NDArray[np.float64]:
-        """Raw scores [n, k] of rows of the base matrix [n, q]; see `softwood.tabular.base_columns`."""
+        """Raw scores [n, k] of rows of the base matrix [n, q]; see `softwood.tabular.encoding.base_columns`."""
         scores = np.empty((len(base), self.program.n_scores))
         base = np.ascontiguousarray(base, dtype=np.float32)
         self._native.predict_base(base, True, scores, check_n_threads(n_threads) or get_num_threads())

@@ -3,10 +3,10 @@
 A row of a table passes five steps, and a `Program` holds one attribute for each:
 
 1. ``columns``: the table's columns as numbers; categories by code, dates as seconds since 1970, NaN where missing.
-2. ``base``: base columns, in float32; `softwood.tabular.base_columns` defines their kinds.
+2. ``base``: base columns, in float32; `softwood.tabular.encoding.base_columns` defines their kinds.
 3. ``encodings``, ``lookups``: what trees read of base columns. Linear splits weigh the features of an encoding, whose
-   kinds `softwood.tabular.features` defines; splits that are sums of tables read the cells of
-   `softwood.tabular.lookups`.
+   kinds `softwood.tabular.encoding.features` defines; splits that are sums of tables read the cells of
+   `softwood.tabular.encoding.lookups`.
 4. ``members``: ensembles of trees; raw scores are the mean over members of offset plus sum of trees.
 5. ``head``: raw scores to class probabilities, values or quantiles.
 
@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from softwood import reference
 from softwood.model.lookup_trees import LookupTrees
-from softwood.tabular.base_columns import BaseColumn, Code, are_plain
-from softwood.tabular.features import Encoding
-from softwood.tabular.lookups import Lookup
-from softwood.tabular.table import Table, read_part, read_table
+from softwood.tabular.encoding.base_columns import BaseColumn, Code, are_plain
+from softwood.tabular.encoding.features import Encoding
+from softwood.tabular.encoding.lookups import Lookup
+from softwood.tabular.reading.table import Table, read_part, read_table
 
 
 class Link(Enum):
@@ -162,7 +162,7 @@ class FoldedMember:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the table: its name, and its kind, one of `softwood.tabular.table.KINDS`."""
+    """A column of the table: its name, and its kind, one of `softwood.tabular.reading.table.KINDS`."""
 
     name: str
     kind: str

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from softwood import reference
 from softwood.model.lookup_trees import LookupTrees
-from softwood.tabular.lookups import Lookup
+from softwood.tabular.encoding.lookups import Lookup
 
 
 def simplified(trees: LookupTrees, lookups: Sequence[Lookup]) -> LookupTrees:

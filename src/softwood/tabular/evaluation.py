@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.parts import Head
-from softwood.tabular.columns import Preprocessor
-from softwood.tabular.files import are_files, open_files, read_whole
-from softwood.tabular.table import Table
+from softwood.tabular.encoding.columns import Preprocessor
+from softwood.tabular.out_of_core.files import are_files, open_files, read_whole
+from softwood.tabular.reading.table import Table
 from softwood.tabular.target import Problem
 from softwood.training.judge import EvaluationSet, Judge, Metric
 from softwood.training.samples import MemberData

@@ -21,13 +21,13 @@ from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.linear_form import linear_form
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember
-from softwood.tabular.codes import find_codes
-from softwood.tabular.columns import Preprocessor, learn_columns, merge_rows
+from softwood.tabular.encoding.codes import find_codes
+from softwood.tabular.encoding.columns import Preprocessor, learn_columns, merge_rows
+from softwood.tabular.encoding.features import ENCODING_NAMES, LOOKUP
+from softwood.tabular.encoding.lookups import Lookups
+from softwood.tabular.encoding.monotone import monotone_signs, refuse_monotone
 from softwood.tabular.evaluation import join_evaluation_sets, make_judge
-from softwood.tabular.features import ENCODING_NAMES, LOOKUP
-from softwood.tabular.lookups import Lookups
-from softwood.tabular.monotone import monotone_signs, refuse_monotone
-from softwood.tabular.table import Table, resolve_kinds
+from softwood.tabular.reading.table import Table, resolve_kinds
 from softwood.tabular.target import Problem
 from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, rules
 from softwood.training.hyperparameters import resolve_auto

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.tabular.table import Table, is_sparse
+from softwood.tabular.reading.table import Table, is_sparse
 from softwood.tabular.target import Problem
 
 # Columns that are kept: an eighth of the number of rows, but at least and at most so many.
@@ -25,7 +25,7 @@ def screen_columns(table: Table, problem: Problem) -> list[int]:
     Examples
     --------
     >>> from scipy import sparse
-    >>> from softwood.tabular.table import read_table
+    >>> from softwood.tabular.reading.table import read_table
     >>> from softwood.tabular.target import regression_problem
     >>> X = sparse.random_array((100, 2000), density=0.1, rng=np.random.default_rng(0), format="csr")
     >>> y = X[:, [1999]].toarray()[:, 0]

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from softwood.model.model import Model
+from softwood.tabular.encoding.monotone import restrict_monotone
 from softwood.tabular.fit import FitResult, RunOptions, train, train_on_piece
-from softwood.tabular.monotone import restrict_monotone
+from softwood.tabular.reading.table import Table
 from softwood.tabular.screening import screen_columns
-from softwood.tabular.table import Table
 from softwood.tabular.target import Problem
 
 # Members per round, and trees of each at least: with fewer, chance decides which columns splits may use. A round keeps

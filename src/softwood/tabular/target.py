@@ -1,6 +1,6 @@
 """Labels or numbers in, a checked learning problem out: coded targets, weights, loss, and the head that decodes.
 
-Tables are left to `softwood.tabular.table`, training to `softwood.tabular.fit`.
+Tables are left to `softwood.tabular.reading.table`, training to `softwood.tabular.fit`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sklearn.utils.validation import _check_sample_weight
 
 from softwood.model.parts import Head
 from softwood.model.program import Link
-from softwood.tabular.cells import is_missing
-from softwood.tabular.table import column_names, is_sparse
+from softwood.tabular.reading.cells import is_missing
+from softwood.tabular.reading.table import column_names, is_sparse
 from softwood.training.losses import Loss
 from softwood.training.rules import TableFacts
 

@@ -21,8 +21,8 @@ from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.model.linear_form import linear_form
 from softwood.model.model import Model, model_of
 from softwood.model.parts import BatchNorm, ModelMember, Trees
-from softwood.tabular.base_columns import Value, read_base
-from softwood.tabular.features import LARGEST_FEATURE, Encoding, FeatureKind
+from softwood.tabular.encoding.base_columns import Value, read_base
+from softwood.tabular.encoding.features import LARGEST_FEATURE, Encoding, FeatureKind
 from softwood.tabular.loading import load
 from softwood.torch.layer import TreeEnsemble
 
@@ -185,7 +185,7 @@ class FittedModel(nn.Module):
 
 
 class FittedEncoder(nn.Module):
-    """The features that a model's trees see, by the definition in `softwood.tabular.features`, in float32.
+    """The features that a model's trees see, by the definition in `softwood.tabular.encoding.features`, in float32.
 
     A missing value is NaN; its features are 0 and their gradients are, too.
 
@@ -212,7 +212,7 @@ class FittedEncoder(nn.Module):
 
 
 def _feature_function(kind: FeatureKind, x: Tensor, start: Tensor, rate: Tensor) -> Tensor:
-    """r(x) of features of one kind, as `softwood.tabular.features` defines it."""
+    """r(x) of features of one kind, as `softwood.tabular.encoding.features` defines it."""
     if kind is FeatureKind.LINEAR:
         return x
     if kind is FeatureKind.LEVEL:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from softwood.arguments import MAX_DEPTH, Activation
-from softwood.tabular.features import MAX_BINS, EncodingName
+from softwood.tabular.encoding.features import MAX_BINS, EncodingName
 from softwood.training import rules
 from softwood.training.declaration import (
     ByteSize,

@@ -15,7 +15,7 @@ from softwood import _core
 from softwood.arguments import FloatArray
 from softwood.model.lookup_trees import LookupTrees, round_leaves, round_tables
 from softwood.ops import get_num_threads
-from softwood.tabular.lookups import Lookups
+from softwood.tabular.encoding.lookups import Lookups
 from softwood.training.samples import MemberData, Samples
 from softwood.training.state import MemberState, native_labels, native_settings, with_moments
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from softwood.arguments import check_n_threads
 from softwood.ops import get_num_threads
-from softwood.tabular.lookups import Lookups
+from softwood.tabular.encoding.lookups import Lookups
 from softwood.training.checkpoint import read_checkpoint, write_checkpoint
 from softwood.training.config import TrainingConfig
 from softwood.training.lookup_state import LookupState

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from softwood.arguments import FloatArray
 from softwood.model.lookup_trees import LookupTrees
-from softwood.tabular.lookups import Lookups
+from softwood.tabular.encoding.lookups import Lookups
 from softwood.training.config import TrainingConfig
 from softwood.training.lookup_state import LookupState, aligned, aligned_copy
 from softwood.training.loop import NOT_FINITE, not_finite

@@ -32,7 +32,7 @@ _VERSION = 1
 
 
 class EncodedRows(Protocol):
-    """Rows to write; see `softwood.tabular.outline.EncodedRows`."""
+    """Rows to write; see `softwood.tabular.out_of_core.outline.EncodedRows`."""
 
     @property
     def cells(self) -> Any: ...

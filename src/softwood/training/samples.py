@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from softwood.arguments import FloatArray
 from softwood.model.lookup_trees import LookupTrees
 from softwood.model.parts import Trees
-from softwood.tabular.features import Encoding
-from softwood.tabular.lookups import Lookups
+from softwood.tabular.encoding.features import Encoding
+from softwood.tabular.encoding.lookups import Lookups
 from softwood.training.judge import Judge
 from softwood.training.losses import Loss
 

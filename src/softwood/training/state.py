@@ -16,7 +16,7 @@ import numpy.typing as npt
 from softwood import _core
 from softwood.arguments import FloatArray, check_activation
 from softwood.model.parts import BatchNorm, Trees
-from softwood.tabular.features import Encoding
+from softwood.tabular.encoding.features import Encoding
 from softwood.training.samples import VALIDATION_SCORES, EpochRecord, MemberData, Samples, StopReason, TrainedMember
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood import _core
-from softwood.tabular.files import mixed
-from softwood.tabular.lookups import Lookups
+from softwood.tabular.encoding.lookups import Lookups
+from softwood.tabular.out_of_core.files import mixed
 from softwood.training.lookup_state import BlockShape, LookupState
 from softwood.training.row_cache import RowBuffer, RowCache
 from softwood.training.samples import MemberData, Samples, StreamedSamples

@@ -1,7 +1,7 @@
 """Cells of one column in, their kind, numbers or labels out, whatever container they come in.
 
-A column is an array, or a narwhals series of a data frame. Texts are left to `softwood.tabular.texts`, tables to
-`softwood.tabular.table`.
+A column is an array, or a narwhals series of a data frame. Texts are left to `softwood.tabular.reading.texts`, tables
+to `softwood.tabular.reading.table`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from softwood.tabular.texts import text_kind, text_numbers
+from softwood.tabular.reading.texts import text_kind, text_numbers
 
 
 def is_text(column: Any) -> bool:

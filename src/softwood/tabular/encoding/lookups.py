@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from softwood import _core
 from softwood.ops import get_num_threads
-from softwood.tabular.features import MAX_FLAG_SCALE, Summary, summarise
+from softwood.tabular.encoding.features import MAX_FLAG_SCALE, Summary, summarise
 
 # Categories of more entries are trained lazily: a step changes only the levels that its rows have.
 _MAX_DENSE_LEVELS = 64
@@ -190,9 +190,9 @@ def fit_lookups(
 ) -> Lookups | None:
     """Fit lookup columns to rows of the base matrix; None if no column has two values.
 
-    Parameters are those of `softwood.tabular.features.fit_encodings`, and two by number of base columns: `signs`, 1 or
-    -1 for those with which scores must rise or fall, and `missing_shares` of the whole table, if this is a sample.
-    Without `numbers_have_weights`, numbers of few values are read as others are, by `n_bins` bins.
+    Parameters are those of `softwood.tabular.encoding.features.fit_encodings`, and two by number of base columns:
+    `signs`, 1 or -1 for those with which scores must rise or fall, and `missing_shares` of the whole table, if this is
+    a sample. Without `numbers_have_weights`, numbers of few values are read as others are, by `n_bins` bins.
     """
     n_bins = max(2, min(n_bins, _MAX_KNOTS // max(1, sum(role == "number" for role in roles))))
     columns = []

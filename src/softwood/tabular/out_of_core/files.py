@@ -3,7 +3,8 @@
 Files are named by a path, a list of paths, a glob, a folder or a pyarrow dataset. All must have the same columns.
 `TableFiles.pieces` cuts their rows into pieces of a fixed number of rows, wherever one file ends and the next begins,
 so that what is learned depends on the rows and their order, and not on how they are spread over files. What the pieces
-mean is left to `softwood.tabular.sketch`. Needs pyarrow (extra "parquet"), which is imported when it is used.
+mean is left to `softwood.tabular.out_of_core.sketch`. Needs pyarrow (extra "parquet"), which is imported when it is
+used.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from softwood.model.model import Model
 from softwood.model.parameter_counts import count_parameters
-from softwood.tabular.table import Table
+from softwood.tabular.reading.table import Table
 
 _USAGE_ROWS = 100  # to count leaves reached
 

@@ -23,16 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.parts import Head
-from softwood.tabular.base_columns import CalendarPart, Value
-from softwood.tabular.codes import find_codes
-from softwood.tabular.columns import Preprocessor, learn_from_facts
-from softwood.tabular.features import LOOKUP
-from softwood.tabular.lookups import Lookups
-from softwood.tabular.monotone import monotone_signs
-from softwood.tabular.sketch import Piece, Sketch
-from softwood.tabular.table import Table, resolve_kinds
+from softwood.tabular.encoding.base_columns import CalendarPart, Value
+from softwood.tabular.encoding.codes import find_codes
+from softwood.tabular.encoding.columns import Preprocessor, learn_from_facts
+from softwood.tabular.encoding.features import LOOKUP
+from softwood.tabular.encoding.lookups import Lookups
+from softwood.tabular.encoding.monotone import monotone_signs
+from softwood.tabular.encoding.target_means import TargetSums
+from softwood.tabular.out_of_core.sketch import Piece, Sketch
+from softwood.tabular.reading.table import Table, resolve_kinds
 from softwood.tabular.target import Problem, TargetKind
-from softwood.tabular.target_means import TargetSums
 from softwood.training.hyperparameters import resolve_auto
 from softwood.training.rules import TableFacts
 

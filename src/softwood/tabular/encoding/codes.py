@@ -12,8 +12,8 @@ from collections.abc import Container
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.tabular.lookups import are_frequent
-from softwood.tabular.table import Table, is_sparse
+from softwood.tabular.encoding.lookups import are_frequent
+from softwood.tabular.reading.table import Table, is_sparse
 
 # Columns of fewer values are looked up value by value anyway; with fewer rows per value there is nothing to learn.
 _MIN_LEVELS, _MIN_ROWS_PER_LEVEL = 20, 3
@@ -45,7 +45,7 @@ def find_codes(
 
     Examples
     --------
-    >>> from softwood.tabular.table import read_table
+    >>> from softwood.tabular.reading.table import read_table
     >>> rng = np.random.default_rng(0)
     >>> X = rng.integers(0, 500, (5000, 2))
     >>> by_shop = rng.normal(size=500)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from softwood.tabular.columns import ColumnFacts
-from softwood.tabular.outline import LevelSums
-from softwood.tabular.sketch import PieceSums, Sample, Sketch
-from softwood.tabular.target_means import TargetSums
+from softwood.tabular.encoding.columns import ColumnFacts
+from softwood.tabular.encoding.target_means import TargetSums
+from softwood.tabular.out_of_core.outline import LevelSums
+from softwood.tabular.out_of_core.sketch import PieceSums, Sample, Sketch
 
 
 def pack_summary(sketch: Sketch, sums: LevelSums | None) -> bytes:

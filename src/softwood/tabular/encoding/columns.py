@@ -1,9 +1,9 @@
 """Typed columns in, model inputs out: everything learned about a table before the trees see it.
 
 A `Preprocessor` works in two steps. `read` turns a table into the float32 base matrix, as
-`softwood.tabular.base_columns` defines it: numbers as they are (NaN where missing), dates as seconds and calendar
-parts, categories as codes, categories with many levels also as means of the target. The encodings of
-`softwood.tabular.features` then make model inputs of it. Both steps are plain data (JSON and arrays).
+`softwood.tabular.encoding.base_columns` defines it: numbers as they are (NaN where missing), dates as seconds and
+calendar parts, categories as codes, categories with many levels also as means of the target. The encodings of
+`softwood.tabular.encoding.features` then make model inputs of it. Both steps are plain data (JSON and arrays).
 
 A category that training did not see, or saw only once in a column of many levels, belongs to no level: all its flags
 are 0, and its target mean is that of the rare levels in training, or else of the whole table. A missing category is a
@@ -21,11 +21,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.tabular.base_columns import BaseColumn, CalendarPart, CalendarUnit, Code, TargetMean, Value, read_base
-from softwood.tabular.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
-from softwood.tabular.lookups import Lookup, Lookups, fit_lookups
-from softwood.tabular.table import DATES, Table, is_sparse
-from softwood.tabular.target_means import N_FOLDS, TargetSums
+from softwood.tabular.encoding.base_columns import (
+    BaseColumn,
+    CalendarPart,
+    CalendarUnit,
+    Code,
+    TargetMean,
+    Value,
+    read_base,
+)
+from softwood.tabular.encoding.features import ENCODING_NAMES, LOOKUP, N_BINS, Encoding, fit_encodings
+from softwood.tabular.encoding.lookups import Lookup, Lookups, fit_lookups
+from softwood.tabular.encoding.target_means import N_FOLDS, TargetSums
+from softwood.tabular.reading.table import DATES, Table, is_sparse
 
 # Categories of at most this many levels get a flag for each level. Larger ones are encoded by target means, unless
 # there are many rows per level.
@@ -44,7 +52,7 @@ class Column:
     Attributes
     ----------
     name, kind : str
-        As in the table; see `softwood.tabular.table.KINDS`.
+        As in the table; see `softwood.tabular.reading.table.KINDS`.
     offset, unit : float
         A number x becomes (x - offset) / unit in float64 before it is rounded to float32, so that large values close to
         each other (dates, say) stay apart. Mostly 0 and 1.
@@ -190,7 +198,7 @@ class Preprocessor:
         signs: Mapping[int, int] | None = None,
         missing_shares: Mapping[int, float] | None = None,
     ) -> Lookups | None:
-        """Fit the named encodings to rows of the base matrix; see `softwood.tabular.features.fit_encodings`.
+        """Fit the named encodings to rows of the base matrix; see `softwood.tabular.encoding.features.fit_encodings`.
 
         The name `LOOKUP` stands alone. Its lookups are returned with their basis; a table without any column that has
         two values gets none. `signs` and `missing_shares` are those of `fit_lookups`.
@@ -218,7 +226,7 @@ class Preprocessor:
         return None
 
     def roles(self) -> list[str]:
-        """Role of each base column, as `softwood.tabular.features.fit_encodings` wants it."""
+        """Role of each base column, as `softwood.tabular.encoding.features.fit_encodings` wants it."""
         return [
             "number" if not isinstance(base, Code) else "none" if self.columns[base.column].has_many_levels else "code"
             for base in self.base_columns()
@@ -267,7 +275,7 @@ def learn_columns(table: Table, *, n_target_columns: int = 1) -> Preprocessor:
 
     Examples
     --------
-    >>> from softwood.tabular.table import read_table
+    >>> from softwood.tabular.reading.table import read_table
     >>> preprocessor = learn_columns(read_table([[1, "red"], [2, "blue"], [3, None]]))
     >>> preprocessor.columns[1].levels
     ('blue', 'red', None)

@@ -6,7 +6,8 @@ numbers have the smallest hashes, which does not depend on how the table is cut.
 
 Integers, ranges and samples do not depend on the order of merges. Sums of floating-point numbers are kept piece by
 piece and added up at the end, so that pieces merged in their order give the same bits however they are grouped. What
-is learned from a sketch stands in `softwood.tabular.outline`; files are read by `softwood.tabular.files`.
+is learned from a sketch stands in `softwood.tabular.out_of_core.outline`; files are read by
+`softwood.tabular.out_of_core.files`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.tabular.columns import ColumnFacts
-from softwood.tabular.features import SAMPLE_ROWS
-from softwood.tabular.table import Table
+from softwood.tabular.encoding.columns import ColumnFacts
+from softwood.tabular.encoding.features import SAMPLE_ROWS
+from softwood.tabular.encoding.target_means import N_FOLDS
+from softwood.tabular.reading.table import Table
 from softwood.tabular.target import SCALED_LOSSES, Problem, TargetKind, class_labels
-from softwood.tabular.target_means import N_FOLDS
 from softwood.training.losses import Loss
 
 # Cells of all sampled rows; tables of more than 83 columns have fewer rows in their sample.
@@ -201,7 +202,7 @@ def sketch(piece: Piece, target: TargetKind) -> Sketch:
 
     Examples
     --------
-    >>> from softwood.tabular.table import read_table
+    >>> from softwood.tabular.reading.table import read_table
     >>> target = TargetKind(is_classification=True)
     >>> halves = [[[1.0, "a"], [2.0, "b"]], [[3.0, "a"], [None, None]]]
     >>> pieces = [make_piece(read_table(X), ["no", "yes"], target, first_row=2 * i) for i, X in enumerate(halves)]

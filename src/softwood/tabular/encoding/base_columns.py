@@ -13,8 +13,8 @@ CalendarPart   month (1 to 12), weekday (0 is Monday) or hour (0 to 23), in UTC 
 TargetMean     the mean of the target at the category's code                           that of its code
 =============  ======================================================================  ==================
 
-`read_base` makes the base matrix of a table. `softwood.tabular.columns` has what is learned from a table,
-`softwood.tabular.features` what becomes of base columns.
+`read_base` makes the base matrix of a table. `softwood.tabular.encoding.columns` has what is learned from a table,
+`softwood.tabular.encoding.features` what becomes of base columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.tabular.table import Table, is_sparse, without_infinities
+from softwood.tabular.reading.table import Table, is_sparse, without_infinities
 
 # Dates farther from 1970 than this many seconds count as if they were that far, so that they fit into an integer.
 FARTHEST_SECONDS = 1e17

@@ -11,9 +11,9 @@ datetime   dates, times and periods, read as seconds since 1970 (UTC); as texts,
 ========== =====================================================================================
 
 and a fifth, ``datetime_day_first``, differs from datetime in how texts are read. Columns of texts that all are numbers,
-dates or truth values have those kinds (`softwood.tabular.texts` has the rules), so that a table reads alike from a text
-file and from a data frame. Missing cells (None, NaN, NaT, null, empty texts) are NaN in numbers and None in labels.
-What the columns *mean* to a model is left to `softwood.tabular.columns`.
+dates or truth values have those kinds (`softwood.tabular.reading.texts` has the rules), so that a table reads alike
+from a text file and from a data frame. Missing cells (None, NaN, NaT, null, empty texts) are NaN in numbers and None in
+labels. What the columns *mean* to a model is left to `softwood.tabular.encoding.columns`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from softwood.tabular.cells import distinct_texts, is_text, kind_of, labels_of, numbers_of, plain_series
-from softwood.tabular.texts import date_kind
+from softwood.tabular.reading.cells import distinct_texts, is_text, kind_of, labels_of, numbers_of, plain_series
+from softwood.tabular.reading.texts import date_kind
 
 DATES = ("datetime", "datetime_day_first")
 KINDS = ("numeric", "boolean", "category", *DATES)

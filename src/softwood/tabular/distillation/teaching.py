@@ -3,7 +3,7 @@
 Scores have no noise, so shallow trees of few, coarse tables suffice where training on labels would want many. While a
 student learns, it loses the tables and leaf weights that matter least (`softwood.training.pruning`), as long as the
 loss allows. Then its leaves are fitted once more, in closed form, and what is idle is taken out
-(`softwood.model.simplify`). Which students are tried is left to `softwood.tabular.compress`.
+(`softwood.model.simplify`). Which students are tried is left to `softwood.tabular.distillation.compress`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from softwood.model.model import Model
 from softwood.model.parts import ModelMember
 from softwood.model.simplify import simplified
 from softwood.ops import get_num_threads
-from softwood.tabular.compression import stored_parameters
-from softwood.tabular.features import LOOKUP
-from softwood.tabular.lesson import Lesson, expected_loss, lesson_scores
-from softwood.tabular.lookups import Lookup, Lookups, fit_lookups
+from softwood.tabular.distillation.compression import stored_parameters
+from softwood.tabular.distillation.lesson import Lesson, expected_loss, lesson_scores
+from softwood.tabular.encoding.features import LOOKUP
+from softwood.tabular.encoding.lookups import Lookup, Lookups, fit_lookups
 from softwood.training import Loss, MemberData, Samples, TrainingConfig
 from softwood.training.lookup_state import LookupState
 from softwood.training.loop import NOT_FINITE, not_finite
@@ -76,7 +76,7 @@ class Student:
     model : Model
         The taught model.
     expected_loss : float
-        On held-out rows; see `softwood.tabular.lesson.expected_loss`.
+        On held-out rows; see `softwood.tabular.distillation.lesson.expected_loss`.
     stages : list of (int, float)
         Stored numbers and expected loss after each epoch of pruning.
     """

@@ -1,6 +1,6 @@
 """A model in, what a small ensemble can learn from it out: rows with the model's scores, and a measure of likeness.
 
-Rows are those of a table and made-up ones near them. Training is left to `softwood.tabular.teaching`.
+Rows are those of a table and made-up ones near them. Training is left to `softwood.tabular.distillation.teaching`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.model import Model
 from softwood.model.parts import Head
-from softwood.tabular.columns import Preprocessor
+from softwood.tabular.encoding.columns import Preprocessor
 
 # Rows that are made up: three times those given, but fewer where these are many. At least so many, and so many in all.
 _MADE_UP_SHARE, _MIN_MADE_UP, _MAX_ROWS = 3, 8_000, 50_000

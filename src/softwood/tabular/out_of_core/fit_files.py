@@ -1,9 +1,9 @@
 """Files of a table in, a fitted model out, in memory that does not grow with the files.
 
-`prepare` goes over the files twice: the first pass sums up all columns (`softwood.tabular.sketch`), the second writes
-the cells that are learned from that to a cache (`softwood.training.row_cache`). `train_on_rows` then trains as
-`softwood.tabular.fit.train` does, with `softwood.training.stream` reading the cache once per epoch. A further pass over
-the files is made for categories with many levels, and one over single columns whose whole numbers are codes.
+`prepare` goes over the files twice: the first pass sums up all columns (`softwood.tabular.out_of_core.sketch`), the
+second writes the cells that are learned from that to a cache (`softwood.training.row_cache`). `train_on_rows` then
+trains as `softwood.tabular.fit.train` does, with `softwood.training.stream` reading the cache once per epoch. A further
+pass over the files is made for categories with many levels, and one over single columns whose whole numbers are codes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
-from softwood.tabular.cells import labels_of
-from softwood.tabular.columns import ColumnFacts
+from softwood.tabular.encoding.columns import ColumnFacts
+from softwood.tabular.encoding.features import LOOKUP
 from softwood.tabular.evaluation import join_evaluation_sets, make_judge
-from softwood.tabular.features import LOOKUP
-from softwood.tabular.files import TableFiles, optional_values, target_values
 from softwood.tabular.fit import (
     FitResult,
     RunOptions,
@@ -37,11 +35,13 @@ from softwood.tabular.fit import (
     _starting_score,
     training_config,
 )
-from softwood.tabular.outline import Encoder, LevelSums, Outline
+from softwood.tabular.out_of_core.files import TableFiles, optional_values, target_values
+from softwood.tabular.out_of_core.outline import Encoder, LevelSums, Outline
+from softwood.tabular.out_of_core.sketch import Piece, Sketch, make_piece, max_sampled_rows, merge, sketch
+from softwood.tabular.out_of_core.sketch_file import pack_summary, unpack_summary
+from softwood.tabular.reading.cells import labels_of
+from softwood.tabular.reading.table import Table, read_table
 from softwood.tabular.selection import params_for_columns, select_columns
-from softwood.tabular.sketch import Piece, Sketch, make_piece, max_sampled_rows, merge, sketch
-from softwood.tabular.sketch_file import pack_summary, unpack_summary
-from softwood.tabular.table import Table, read_table
 from softwood.tabular.target import Problem, TargetKind
 from softwood.training import MemberData, Samples, TrainingConfig, rules
 from softwood.training.judge import EvaluationSet, Judge, Metric, resolve_metric

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from softwood.tabular.base_columns import Value
-from softwood.tabular.columns import Preprocessor
-from softwood.tabular.features import LOOKUP
+from softwood.tabular.encoding.base_columns import Value
+from softwood.tabular.encoding.columns import Preprocessor
+from softwood.tabular.encoding.features import LOOKUP
 
 
 def monotone_signs(chosen: Any, preprocessor: Preprocessor, task: str, encodings: Sequence[str]) -> dict[int, int]:
@@ -21,8 +21,8 @@ def monotone_signs(chosen: Any, preprocessor: Preprocessor, task: str, encodings
 
     Examples
     --------
-    >>> from softwood.tabular.columns import learn_columns
-    >>> from softwood.tabular.table import read_table
+    >>> from softwood.tabular.encoding.columns import learn_columns
+    >>> from softwood.tabular.reading.table import read_table
     >>> preprocessor = learn_columns(read_table([[1.0, 2.0], [3.0, 4.0]]))
     >>> monotone_signs([0, -1], preprocessor, "regression", ["lookup"])
     {1: -1}

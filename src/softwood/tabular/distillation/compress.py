@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.model import Model
-from softwood.tabular.compression import Compression, compare, stored_parameters
-from softwood.tabular.features import LOOKUP
-from softwood.tabular.lesson import prepare_lesson
-from softwood.tabular.monotone import monotone_signs, restrict_monotone
-from softwood.tabular.table import Table
-from softwood.tabular.teaching import Student, StudentShape, teach
+from softwood.tabular.distillation.compression import Compression, compare, stored_parameters
+from softwood.tabular.distillation.lesson import prepare_lesson
+from softwood.tabular.distillation.teaching import Student, StudentShape, teach
+from softwood.tabular.encoding.features import LOOKUP
+from softwood.tabular.encoding.monotone import monotone_signs, restrict_monotone
+from softwood.tabular.reading.table import Table
 
 # Students that are tried, from the smallest on, and which is the first one for a table of this many rows. Those of long
 # tables learn sharper functions, and one is all that there is time for.
@@ -130,7 +130,7 @@ def teach_students(
     seed : int
     n_threads : int, optional
     signs : mapping, optional
-        Base columns that students must rise or fall with, as in `softwood.tabular.lookups.fit_lookups`.
+        Base columns that students must rise or fall with, as in `softwood.tabular.encoding.lookups.fit_lookups`.
     """
     limits.check()
     lesson = prepare_lesson(model, base, seed, n_threads)

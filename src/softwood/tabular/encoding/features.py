@@ -1,7 +1,8 @@
 """Base matrix in, model inputs out: the numeric half of the preprocessing, in a form that any language can run.
 
-The base matrix is float32 [n, q], one column per quantity of the table (`softwood.tabular.base_columns` defines them),
-with NaN where a number is missing. An `Encoding` is a flat list of features, each a scalar function of *one* of them:
+The base matrix is float32 [n, q], one column per quantity of the table (`softwood.tabular.encoding.base_columns`
+defines them), with NaN where a number is missing. An `Encoding` is a flat list of features, each a scalar function of
+*one* of them:
 
 ==========  ==================================================  ============================================
 kind        r(x)                                                used for
@@ -33,7 +34,7 @@ from softwood import _core
 from softwood.ops import get_num_threads
 
 EncodingName = Literal["standard", "piecewise", "linear"]
-# Made by `softwood.tabular.lookups` for models that were trained with lookups.
+# Made by `softwood.tabular.encoding.lookups` for models that were trained with lookups.
 LOOKUP = "lookup"
 ENCODING_NAMES: tuple[str, ...] = get_args(EncodingName)
 

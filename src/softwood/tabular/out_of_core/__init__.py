@@ -1,0 +1,1 @@
+"""Tables larger than memory, in pieces: files -> sketch -> outline -> fit. Dask's partitions go the same way."""
