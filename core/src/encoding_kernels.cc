@@ -1,4 +1,4 @@
-// src/softwood/tabular/features.py defines the kinds of features. The compiler vectorises these loops.
+// src/softwood/tabular/encoding/features.py defines the kinds of features. The compiler vectorises these loops.
 #include "encoding_kernels.h"
 
 namespace softwood::SOFTWOOD_ISA {

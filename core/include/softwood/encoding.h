@@ -1,6 +1,6 @@
 // From a row of the base matrix to the inputs of the trees: the compiled half of
-// src/softwood/tabular/features.py, which defines the kinds of features. Done row by row, so that training needs no
-// encoded copy of a long table.
+// src/softwood/tabular/encoding/features.py, which defines the kinds of features. Done row by row, so that training
+// needs no encoded copy of a long table.
 #pragma once
 
 #include <array>
