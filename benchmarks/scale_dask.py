@@ -34,7 +34,7 @@ from sklearn.model_selection import train_test_split
 from suite_tables import auc, default_folder, find_tables, read_table
 
 _N_COLUMNS = 20
-_REPETITIONS = 3
+_REPETITIONS = 5
 _EPOCHS = 4
 _TABLES = {"connect-4": 2, "fars": 3, "diabetes130": 2}  # and the number of splits
 _ONE_MEMBER: dict[str, Any] = {"n_members": 1, "n_jobs": 1}

@@ -85,6 +85,18 @@ class Validation:
     judge: Judge
 
 
+def places_of_shards(client: Any, n_shards: int) -> list[dict[str, Any]]:
+    """Where the tasks of each shard go, as options of `submit`: workers in turn, and others if one is lost.
+
+    Without this, Dask may send two shards to the worker that has the common state, and leave another one idle.
+    """
+    workers = sorted(client.nthreads())
+    return [
+        {"workers": [workers[s % len(workers)]], "allow_other_workers": True} if workers else {}
+        for s in range(n_shards)
+    ]
+
+
 @dataclass(eq=False)
 class Traffic:
     """What the rounds of a fit took; lists with one entry for each epoch of each member.
@@ -273,22 +285,24 @@ class _Epochs:
         common = client.submit(_same, course.state, key=f"{key}-state")
         followed = client.submit(_same, course.averages, key=f"{key}-averages")
         kept, told = [common, followed], []
+        places = places_of_shards(client, len(self.rounds.shards))
         for r in range(plan.n_rounds):
             results = [
-                client.submit(_run_round, self.sent, common, shard, s, *self.member.held_out_fold, key=f"{key}-{r}-{s}")
-                for s, shard in enumerate(self.rounds.shards)
+                client.submit(
+                    _run_round, self.sent, common, shard, s, *self.member.held_out_fold, key=f"{key}-{r}-{s}", **place
+                )
+                for s, (shard, place) in enumerate(zip(self.rounds.shards, places, strict=True))
             ]
-            pooled = self._pool(results, f"{key}-pool-{r}")
-            told.append(client.submit(_told, pooled, key=f"{key}-told-{r}"))
-            common = client.submit(advance, common, pooled, key=f"{key}-common-{r}")
+            common = client.submit(advance, common, self._pool(results, f"{key}-pool-{r}"), key=f"{key}-common-{r}")
+            told.append(client.submit(_told, common, key=f"{key}-told-{r}"))
             followed = client.submit(follow, self.sent, followed, common, key=f"{key}-followed-{r}")
             kept += [common, followed]
         tasks = []
         if self.member.validation is not None:
             judged, fold = self.member.validation.shards, self.member.validation.fold
             tasks = [
-                client.submit(_scores, self.sent, common, followed, shard, *fold, key=f"{key}-scores-{s}")
-                for s, shard in enumerate(judged)
+                client.submit(_scores, self.sent, common, followed, shard, *fold, key=f"{key}-scores-{s}", **place)
+                for s, (shard, place) in enumerate(zip(judged, places_of_shards(client, len(judged)), strict=True))
             ]
         numbers, scores, course.state, course.averages = gather(client, [told, tasks, common, followed])
         loss, leaves = (float(np.mean([n[j] for n in numbers])) for j in range(2))
@@ -297,14 +311,14 @@ class _Epochs:
         self.rounds.count(plan, course.state, sum(n[2] for n in numbers), time.perf_counter() - started)
         self._note(course, record, np.concatenate(scores) if scores else None, started)
 
-    def _pool(self, results: list[Any], key: str) -> Any:
-        """The mean of all results, in a tree whose shape depends on their number alone."""
+    def _pool(self, results: list[Any], key: str) -> list[Any]:
+        """At most `_GROUP` means that stand for all results, by a tree whose shape depends on their number alone."""
         level = 0
-        while level == 0 or len(results) > 1:
+        while len(results) > _GROUP:
             groups = [results[i : i + _GROUP] for i in range(0, len(results), _GROUP)]
             results = [self.client.submit(pool, group, key=f"{key}-{level}-{g}") for g, group in enumerate(groups)]
             level += 1
-        return results[0]
+        return results
 
     def _note(self, course: Course, record: EpochRecord, scores: NDArray[np.float32] | None, started: float) -> None:
         """Add the epoch to the history, keep its parameters if they are the best, and stop if patience is over."""
@@ -392,6 +406,6 @@ def _scores(
     return evaluate(plan, state, averages, _samples(plan, shard, is_held_out(shard, number, n_folds)))
 
 
-def _told(pooled: ShardResult) -> tuple[float, float, float]:
-    """Mean loss, mean number of reachable leaves, and seconds of work of a round."""
-    return pooled.train_loss, pooled.mean_reachable_leaves, pooled.seconds
+def _told(state: CommonState) -> tuple[float, float, float]:
+    """Mean loss, mean number of reachable leaves, and seconds of work of the last round."""
+    return state.told

@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.dask.collections import LoadedParts, gather
-from softwood.dask.rounds import Shard, ShardMember, ShardRounds, Traffic, Validation, is_held_out
+from softwood.dask.rounds import (
+    Shard,
+    ShardMember,
+    ShardRounds,
+    Traffic,
+    Validation,
+    is_held_out,
+    places_of_shards,
+)
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.tabular.encoding.features import LOOKUP
 from softwood.tabular.evaluation import evaluation_sets, join_evaluation_sets
@@ -105,7 +113,10 @@ def _outline(client: Any, pieces: list[Any], target: TargetKind, params: Mapping
 def _make_shards(client: Any, pieces: list[Any], encoder: Encoder, n: int, seed: int) -> list[Any]:
     sent = client.submit(_same, replace(encoder, base=encoder.base[:0]), pure=False)
     cut = [client.submit(_cut, sent, piece, n, seed, pure=False) for piece in pieces]
-    return [client.submit(_join, [client.submit(_take, c, s, pure=False) for c in cut], pure=False) for s in range(n)]
+    return [
+        client.submit(_join, [client.submit(_take, c, s, pure=False) for c in cut], pure=False, **place)
+        for s, place in enumerate(places_of_shards(client, n))
+    ]
 
 
 def _evaluation_rows(

@@ -29,6 +29,8 @@ from softwood.training.loop import NOT_FINITE, not_finite
 from softwood.training.samples import MemberData, Samples
 
 _MOMENTS = ("first_moment", "second_moment")
+# Numbers that `pool` averages at a time: they stay in the cache.
+_POOLED_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +82,14 @@ class CommonState:
         What training does not change: which weights are trained (packed bits), columns of blocks, offset.
     n_rounds : int
         Rounds that led here.
+    told : tuple of float
+        Of the last round: mean loss, mean number of reachable leaves, and seconds of work of all shards.
     """
 
     arrays: dict[str, FloatArray]
     constant: dict[str, NDArray[Any]]
     n_rounds: int = 0
+    told: tuple[float, float, float] = (np.nan, np.nan, 0.0)
 
     @property
     def nbytes(self) -> int:
@@ -145,12 +150,15 @@ def run_round(plan: RoundPlan, state: CommonState, rows: Samples, shard: int, *,
 def pool(results: Sequence[ShardResult]) -> ShardResult:
     """The mean of some shards' results, in float64 and in their order, which stands for all of them."""
     total = sum(result.weight for result in results)
-    arrays = {}
-    for name, array in results[0].arrays.items():
-        mean = np.zeros(array.shape, dtype=np.float64)
-        for result in results:
-            mean += result.arrays[name] * (result.weight / total)
-        arrays[name] = mean.astype(np.float32)
+    arrays = {name: np.empty_like(array) for name, array in results[0].arrays.items()}
+    for name, mean in arrays.items():
+        given = [result.arrays[name].reshape(-1) for result in results]
+        for first in range(0, mean.size, _POOLED_AT_ONCE):
+            part = slice(first, first + _POOLED_AT_ONCE)
+            some = np.zeros(len(given[0][part]), dtype=np.float64)
+            for array, result in zip(given, results, strict=True):
+                some += array[part] * (result.weight / total)
+            mean.reshape(-1)[part] = some
     loss, leaves = (
         sum(getattr(result, name) * (result.weight / total) for result in results)
         for name in ("train_loss", "mean_reachable_leaves")
@@ -158,9 +166,11 @@ def pool(results: Sequence[ShardResult]) -> ShardResult:
     return ShardResult(arrays, total, loss, leaves, sum(result.seconds for result in results))
 
 
-def advance(state: CommonState, pooled: ShardResult) -> CommonState:
+def advance(state: CommonState, results: Sequence[ShardResult]) -> CommonState:
     """The next common state: the mean of all shards' results."""
-    return replace(state, arrays=pooled.arrays, n_rounds=state.n_rounds + 1)
+    pooled = pool(results)
+    told = (pooled.train_loss, pooled.mean_reachable_leaves, pooled.seconds)
+    return replace(state, arrays=pooled.arrays, n_rounds=state.n_rounds + 1, told=told)
 
 
 def follow(plan: RoundPlan, averages: dict[str, FloatArray], state: CommonState) -> dict[str, FloatArray]:
