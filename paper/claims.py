@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOLDS, IN_PART, FAILS, NOT_RUN = "holds", "holds in part", "does not hold", "not run"
+OPEN = "open: too few sets"
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Claim:
     protocol : str
         "exact", or how the runs differ from the paper's.
     verdict : str
-        One of `HOLDS`, `IN_PART`, `FAILS`, `NOT_RUN`.
+        One of `HOLDS`, `IN_PART`, `FAILS`, `OPEN`, `NOT_RUN`; "so far" follows while sets are missing.
     """
 
     text: str
@@ -58,3 +59,16 @@ def graded(share: float, *, holds: float, in_part: float) -> str:
     ('holds', 'holds in part', 'does not hold')
     """
     return HOLDS if share >= holds else IN_PART if share >= in_part else FAILS
+
+
+def so_far(verdict: str, n_done: int, n_sets: int) -> str:
+    """Verdict on a claim about `n_sets` sets, of which `n_done` have been run; none on fewer than half of them.
+
+    Examples
+    --------
+    >>> so_far(HOLDS, 23, 23), so_far(HOLDS, 12, 23), so_far(HOLDS, 6, 23)
+    ('holds', 'holds so far', 'open: too few sets')
+    """
+    if n_done >= n_sets:
+        return verdict
+    return f"{verdict} so far" if 2 * n_done >= n_sets else OPEN
