@@ -1,9 +1,10 @@
 // Levels as lists of reached (node, sample) pairs: the sparse half of both passes. kernels.h defines `List`,
 // docs/kernels.md has drawings, split_values.h computes the split values of a list.
 //
-// While a node has many entries, lists are grouped by node, so that its weights are loaded once. This needs no sorting:
-// a stable partition of a grouped list into all left children, then all right children, is grouped again. Further down
-// entries keep their positions, because most splits are not fractional, and only the second children are moved.
+// A list as a whole is grouped by node, or it is not. It is while it has many entries per node on average, so that the
+// weights of a node are loaded once. This needs no sorting: a stable partition of a grouped list into all left children,
+// then all right children, is grouped again. Further down entries keep their positions, because most splits are not
+// fractional, and only the second children are moved.
 #pragma once
 
 #include "activation.h"

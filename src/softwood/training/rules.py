@@ -1,8 +1,7 @@
 """What "auto" means: hyperparameters as functions of how long and wide a table is, and of the task.
 
 Input: the size of a table, and the hyperparameters that are already known. Output: one value per rule. The
-declarations in `softwood.training.hyperparameters` name the rules; docs/tabular.md explains them with the measurements
-behind them.
+declarations in `softwood.training.hyperparameters` name the rules; docs/hyperparameters.md explains them.
 """
 
 from __future__ import annotations
