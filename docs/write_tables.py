@@ -21,7 +21,7 @@ BENCHMARKS = ROOT / "benchmarks"
 PERFORMANCE = ("torch steps", "trainer steps", "depth", "predictions", "one row", "learners")
 PAGES = {
     ROOT / "README.md": ("results", "suite"),
-    ROOT / "docs" / "tabular.md": ("hyperparameters", "suite"),
+    ROOT / "docs" / "hyperparameters.md": ("hyperparameters", "suite"),
     ROOT / "docs" / "performance.md": PERFORMANCE,
     ROOT / "docs" / "scaling.md": ("files", "shards", "workers"),
     ROOT / "docs" / "guide-export.md": ("compact",),
@@ -59,9 +59,10 @@ def _quality() -> str:
     ours, best = mean_ranks[0], min(zip(mean_ranks[1:], rivals, strict=True))
     won, tied, lost = report.wins_ties_losses(scores["softwood"] - scores["xgboost"])
     return (
-        f"**Accurate without tuning.** Mean rank {ours:.2f} of 5 on {len(scores)} tables, all learners at their "
-        f"defaults; the next is {report.NAMES[best[1]]} with {best[0]:.2f}. Against XGBoost: "
-        f"{won} won, {tied} tied, {lost} lost ([Results](#results), `python benchmarks/suite.py`)."
+        f"**Accurate without tuning.** Mean rank {ours:.2f} among five learners on {len(scores)} tables, each learner at "
+        f"its defaults; the next best is {report.NAMES[best[1]]} at {best[0]:.2f}. Against XGBoost: {won} wins, {tied} "
+        f"ties, {lost} losses. Some of these tables were also used to choose softwood's defaults ([Results](#results), "
+        "`python benchmarks/suite.py`)."
     )
 
 
@@ -71,7 +72,7 @@ def _cost_of_depth() -> str:
     every = {row["depth"]: row["forward_us"] for row in rows if row["leaves"] is None}
     low, high, dense = min(one), max(one), max(every)
     return (
-        "**Depth is nearly free.** A row skips the branches that it cannot reach. "
+        "**Deep trees are cheap.** A row skips the branches that it cannot reach. "
         f"A tree of depth {high} has {2 ** (high - low):,} times the leaves of a tree of depth {low}, yet a row that "
         f"ends in one leaf takes only {one[high] / one[low]:.1f} times as long. In ordinary soft trees, where a row "
         f"visits every leaf, going from depth {low} to {dense} takes {every[dense] / every[low]:.0f} times as long "
@@ -90,9 +91,9 @@ def _time_of_training() -> str:
     means = {key: sum(values) / len(values) for key, values in seconds.items()}
     ratios = [means[table, "logistic"] / means[table, "smooth_step_adam"] for table in tables]
     return (
-        f"**Training is fast, too.** Trees of depth 10 train {min(ratios):.0f} to {max(ratios):.0f} times faster than "
-        f"the same trees with logistic routing, where a row visits every leaf, on {len(tables)} tables of the paper "
-        "([the paper, run again](paper/README.md), `python -m paper.figure_depth`)."
+        f"**Skipped branches save time in training, too.** On {len(tables)} tables of the paper, trees of depth 10 train "
+        f"{min(ratios):.0f} to {max(ratios):.0f} times faster than the same trees with logistic routing, where a row "
+        "visits every leaf ([the paper, run again](paper/README.md), `python -m paper.figure_depth`)."
     )
 
 

@@ -132,7 +132,7 @@ def test_a_rule_sees_what_was_given_or_chosen_before():
 
 def test_the_table_of_the_docs_is_as_declared():
     script = runpy.run_path(str(ROOT / "docs/write_tables.py"))
-    page = (ROOT / "docs/tabular.md").read_text()
+    page = (ROOT / "docs/hyperparameters.md").read_text()
     assert script["with_tables"](page, ["hyperparameters"]) == page, "run `python docs/write_tables.py`"
     assert page.count("| `depth` | int in [1, 20] |") == 1
 

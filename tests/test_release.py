@@ -60,7 +60,7 @@ def test_a_release_is_refused_until_everything_agrees(check_release, tmp_path):
 
 
 def test_numbers_of_the_pages_are_those_of_the_results():
-    """README.md and docs/tabular.md say what the JSON of benchmarks/ and paper/results/ says."""
+    """README.md and pages of docs/ say what the JSON of benchmarks/ and paper/results/ says."""
     script = runpy.run_path(str(ROOT / "docs/write_tables.py"))
     assert ROOT / "README.md" in script["PAGES"]
     for path, names in script["PAGES"].items():

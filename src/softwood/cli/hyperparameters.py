@@ -12,7 +12,7 @@ import typer
 from softwood.training.declaration import ByteSize, Declaration, Integer, Number, Values, quoted
 from softwood.training.hyperparameters import all_declarations
 
-_PANEL = "Hyperparameters (those of the estimators; docs/tabular.md)"
+_PANEL = "Hyperparameters (those of the estimators; docs/hyperparameters.md)"
 _WIDEST_METAVAR = 27
 
 

@@ -2,8 +2,8 @@
 
 From here come the constructors, docstrings and checks of the estimators, the ranges and defaults that
 `softwood.training.TrainingConfig` shares with them, the options of ``softwood train``, the search space of ``softwood
-tune`` and the table in docs/tabular.md (rewrite it with ``python docs/write_tables.py``). CONTRIBUTING.md shows how to
-add one. What `declare` takes is explained in `softwood.training.declaration`.
+tune`` and the table in docs/hyperparameters.md (rewrite it with ``python docs/write_tables.py``). CONTRIBUTING.md shows
+how to add one. What `declare` takes is explained in `softwood.training.declaration`.
 """
 
 from __future__ import annotations
