@@ -59,10 +59,10 @@ def _quality() -> str:
     ours, best = mean_ranks[0], min(zip(mean_ranks[1:], rivals, strict=True))
     won, tied, lost = report.wins_ties_losses(scores["softwood"] - scores["xgboost"])
     return (
-        f"**Accurate without tuning.** Mean rank {ours:.2f} among five learners on {len(scores)} tables, each learner at "
-        f"its defaults; the next best is {report.NAMES[best[1]]} at {best[0]:.2f}. Against XGBoost: {won} wins, {tied} "
-        f"ties, {lost} losses. Some of these tables were also used to choose softwood's defaults ([Results](#results), "
-        "`python benchmarks/suite.py`)."
+        f"**Accurate without tuning.** Mean rank {ours:.2f} among five learners on {len(scores)} tables, each learner "
+        f"at its defaults; the next best is {report.NAMES[best[1]]} at {best[0]:.2f}. Against XGBoost: {won} wins, "
+        f"{tied} ties, {lost} losses. Some of these tables were also used to choose softwood's defaults "
+        "([Results](#results), `python benchmarks/suite.py`)."
     )
 
 
@@ -91,9 +91,9 @@ def _time_of_training() -> str:
     means = {key: sum(values) / len(values) for key, values in seconds.items()}
     ratios = [means[table, "logistic"] / means[table, "smooth_step_adam"] for table in tables]
     return (
-        f"**Skipped branches save time in training, too.** On {len(tables)} tables of the paper, trees of depth 10 train "
-        f"{min(ratios):.0f} to {max(ratios):.0f} times faster than the same trees with logistic routing, where a row "
-        "visits every leaf ([the paper, run again](paper/README.md), `python -m paper.figure_depth`)."
+        f"**Skipped branches save time in training, too.** On {len(tables)} tables of the paper, trees of depth 10 "
+        f"train {min(ratios):.0f} to {max(ratios):.0f} times faster than the same trees with logistic routing, where a "
+        "row visits every leaf ([the paper, run again](paper/README.md), `python -m paper.figure_depth`)."
     )
 
 

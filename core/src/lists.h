@@ -2,9 +2,9 @@
 // docs/kernels.md has drawings, split_values.h computes the split values of a list.
 //
 // A list as a whole is grouped by node, or it is not. It is while it has many entries per node on average, so that the
-// weights of a node are loaded once. This needs no sorting: a stable partition of a grouped list into all left children,
-// then all right children, is grouped again. Further down entries keep their positions, because most splits are not
-// fractional, and only the second children are moved.
+// weights of a node are loaded once. This needs no sorting: a stable partition of a grouped list into all left
+// children, then all right children, is grouped again. Further down entries keep their positions, because most splits
+// are not fractional, and only the second children are moved.
 #pragma once
 
 #include "activation.h"

@@ -49,25 +49,25 @@ _ATTRIBUTES = """\
     chosen_parameters_ : dict
         Value chosen for each parameter that was "auto".
     oof_prediction_ : ndarray [n, k] or [n]
-        Prediction of each training row by members that held it out: probabilities, or values of a regression. NaN where
-        no member did (with `n_members` of 4, a third of the rows). Only after `fit` of a table in memory without an
-        `eval_set`.
+        Out-of-fold predictions of the training rows, by members that held them out: probabilities, or values of a
+        regression. NaN where no member held a row out (with `n_members` of 4, a third of the rows). Only after `fit` of
+        a table in memory without an `eval_set`.
     compression_ : Compression
-        What `compress` or `compact=True` did: sizes, time and score before and after.
+        Sizes, time and score before and after `compress` or `compact=True`.
     feature_importances_ : ndarray [p]
         Importance of each column; they sum to 1.
     selected_columns_ : ndarray [at most max_columns]
         Columns that predictions need: their names, or numbers if the table had no names.
     n_parameters_ : ParameterCounts
-        Weights that were `trainable`, that are `stored`, and that a row reads on average (`read`).
+        Number of weights that were `trainable`, that are `stored`, and that a row reads on average (`read`).
     n_iter_ : int
-        Epochs that were trained.
+        Number of epochs that were trained.
     best_epoch_ : ndarray [members]
-        Epoch that each member's trees are from, counted from 0.
+        Epoch of which each member keeps its trees, counted from 0.
     best_score_ : float
         Mean over members of the `eval_metric` (the loss without one) on the validation rows in the best epoch.
     history_ : dict of str to list
-        What each epoch of each member did; ``pandas.DataFrame(estimator.history_)`` is a tidy table.
+        Losses and metrics of each epoch of each member; ``pandas.DataFrame(estimator.history_)`` is a tidy table.
     n_features_in_ : int
         Number of columns p.
     feature_names_in_ : ndarray [p]

@@ -31,9 +31,9 @@ class TreeEnsemble(nn.Module):
     """An ensemble of soft decision trees that trains by gradient descent, like any layer.
 
     Each internal node sends a sample left with a probability that depends on a linear function of its features. Inside
-    a soft band of width `gamma` the sample goes both ways, outside it goes one way only, and whatever it does not reach
-    is not computed, in the forward pass or in the backward pass. The trees work best on centred, bounded inputs: put
-    `nn.BatchNorm1d` in front of them.
+    a soft band of width `gamma` the sample goes both ways, outside it goes one way only. Nodes that it does not reach
+    are not computed, neither in the forward nor in the backward pass. The trees work best on centred, bounded inputs:
+    put `nn.BatchNorm1d` in front of them.
 
     Parameters
     ----------
@@ -43,26 +43,26 @@ class TreeEnsemble(nn.Module):
         A tree of depth d has 2^d - 1 splits and 2^d leaves; d is 1 to 20.
     gamma : float
         Width of the soft band. Small values route hard sooner and compute less, but pass fewer gradients. The attribute
-        may be set at any time; `softwood.torch.GammaSchedule` does it step by step.
+        can be set at any time; `softwood.torch.GammaSchedule` changes it step by step.
     activation : {"smooth_step", "smoother_step", "logistic"}
-        The logistic is there for comparison: it reaches every leaf.
+        "logistic" is meant for comparisons: with it, every sample reaches every leaf.
     bias : bool
         Whether splits have a bias. Batch normalisation in front of the layer makes up for its absence.
     sum_trees : bool
-        Whether the outputs of the trees are added up.
+        Whether the outputs of the trees are summed.
     implementation : {"auto", "native", "dense"}
         See `softwood.torch.tree_ensemble`.
     sparse_grad : bool
         Whether the parameters get sparse gradients that hold the rows the batch reached, as
         ``nn.Embedding(sparse=True)`` does; for `torch.optim.SparseAdam` and `torch.optim.SGD`. Worth it for deep trees.
     learn_gamma : bool
-        Whether gamma is learned with the weights, as the parameter `log_gamma`, from `gamma` on.
+        Whether gamma is learned with the weights, as the parameter `log_gamma`, starting from `gamma`.
     init : {"paper", "scaled"}
         "paper" draws all weights uniformly from plus or minus 0.01. "scaled" draws those of the leaves from plus or
         minus 1 / sqrt(n_trees) instead: outputs start at the scale of logits, so that learning rates below 0.01
         converge sooner (see the guide). The scale of the splits matters little.
     device, dtype
-        Of the parameters.
+        Device and data type of the parameters.
 
     Attributes
     ----------
@@ -70,14 +70,14 @@ class TreeEnsemble(nn.Module):
     leaf_weight : Parameter [n_trees, 2^depth, out_features]
     split_bias : Parameter [n_trees, 2^depth - 1] or None
     log_gamma : Parameter [1] or None
-        The natural logarithm of a gamma that is learned, which thus stays positive.
+        Natural logarithm of gamma if gamma is learned, which keeps it positive.
     gamma : float
         The width of the soft band.
 
     Notes
     -----
     `state_dict` holds gamma and the activation beside the parameters, as one more tensor, ``_extra_state``. Loading it
-    sets gamma to that of the saved weights, and is refused by a layer with another activation. A state dict without
+    sets gamma to that of the saved weights, and is an error in a layer with another activation. A state dict without
     that tensor leaves gamma as it is.
 
     **Shape**: input [..., in_features]; output [..., out_features], or [..., n_trees, out_features] with

@@ -65,10 +65,10 @@ class Hyperparameters:
 
     recipe: Literal["softwood", "paper"] = declare(
         "softwood",
-        "Way of training that the other parameters belong to.",
-        details='"paper" is that of the paper on the Tree Ensemble Layer (section 4): one ensemble with batch '
-        "normalisation, splits that are linear in all columns as they are, without biases, L1 penalty or decay, at a "
-        "constant learning rate, and the last epoch. Parameters that it fixes must stay at their defaults.",
+        "Which training recipe to use.",
+        details='"paper" follows the paper on the Tree Ensemble Layer (section 4): one ensemble behind batch '
+        "normalisation, whose splits are linear in all columns, without biases, L1 penalty or weight decay, trained at "
+        "a constant learning rate until the last epoch. Parameters that it fixes must stay at their defaults.",
     )
     n_trees: Count = declare(
         64,
@@ -98,28 +98,28 @@ class Hyperparameters:
     )
     max_columns: Count | None = declare(
         None,
-        "Largest number of columns that the model may read.",
+        "Maximum number of columns that the model uses.",
         details="Columns whose splits decide least are dropped in rounds before the model is trained. Predictions then "
         "need the columns of `selected_columns_` only; other columns of a table are ignored. None keeps all.",
     )
     n_members: Count | Auto = declare(
         "auto",
         "Number of ensembles that are trained side by side and averaged.",
-        details='1 gives a single compact model. "auto" is 6, or 4 from 10,000 rows on.',
+        details='1 gives a single small model. "auto" is 6, or 4 from 10,000 rows on.',
         aliases=("--members",),
         auto=rules.n_members,
     )
     compact: bool | Auto = declare(
         "auto",
-        "Let `fit` teach one small ensemble to predict what all members predict, and keep that.",
-        details="As `compress` does, which explains it; `compression_` has sizes and scores before and after. The "
-        'history and out-of-fold predictions are those of the members. "auto" keeps the members.',
+        "Distil all members into one small ensemble, and keep only that.",
+        details="See `compress`; `compression_` has sizes and scores before and after. The history and out-of-fold "
+        'predictions are those of the members. "auto" keeps the members.',
         auto=rules.compact,
     )
     learning_rate: Positive = declare(
         0.004,
         "Learning rate of Adam.",
-        details="Constant after a short warm-up. The model is an average of the parameters over the last epoch.",
+        details="Constant after a short warm-up. The model uses a moving average of the parameters over an epoch.",
         search=SearchRange(1e-5, 1e-1, log=True),
     )
     batch_size: Count | Auto = declare(
@@ -131,7 +131,7 @@ class Hyperparameters:
     )
     max_epochs: Count | Auto = declare(
         "auto",
-        "Largest number of passes over the training rows.",
+        "Maximum number of passes over the training rows.",
         details='"auto" is 50, and more where an epoch has few steps.',
         aliases=("--epochs",),
         search=SearchRange(5, 100),
@@ -168,9 +168,9 @@ class Hyperparameters:
     weight_decay: Penalty = declare(0.03, "Decay of leaf weights.")
     batch_norm: bool | Literal["fixed"] = declare(
         False,
-        "Normalise the inputs of the trees once more, with a learned scale and shift.",
+        "Apply batch normalisation, with a learned scale and shift, to the inputs of the trees.",
         details='True uses the statistics of each batch, "fixed" those of all training rows. The encodings already '
-        "standardise.",
+        "standardise their output.",
     )
     optimizer: Optimizer = declare(
         "auto",
@@ -179,7 +179,7 @@ class Hyperparameters:
     )
     loss: Auto | Loss | CustomLoss | LossName = declare(
         "auto",
-        "What training minimises.",
+        "Loss to minimise.",
         details='Classifiers take "cross_entropy" (also "auto"), or a `softwood.Loss` with label smoothing. Regressors '
         'take "squared_error" (also "auto"), "absolute_error", "huber", "quantile", "poisson", "gamma" or "tweedie"; a '
         '`softwood.Loss` to set its parameters, such as ``Loss("quantile", quantiles=(0.1, 0.5, 0.9))``; or a callable '
@@ -189,7 +189,7 @@ class Hyperparameters:
     )
     encoding: Auto | EncodingName = declare(
         "auto",
-        "How numbers become inputs of the trees.",
+        "How numeric columns are encoded.",
         details='"auto" lets a split look up a value per column, piecewise linear between knots. "standard" '
         'standardises, and adds flags for whole numbers of few values; "piecewise" clips smoothly and adds ramps '
         'between quantiles; "linear" standardises and adds nothing. These make linear splits, which take longer to '
@@ -197,20 +197,20 @@ class Hyperparameters:
     )
     n_bins: Annotated[int, Integer(2, MAX_BINS)] | Auto = declare(
         "auto",
-        "Bins that a column of numbers is cut into.",
+        "Number of bins of a numeric column.",
         details='A column of few distinct values has a knot at each of them. "auto" is about 2 n^(1/4) for n rows.',
         auto=rules.n_bins,
         elsewhere=("max_bin", "max_bins"),
     )
     categorical_features: Annotated[Any, Unchecked('"from_dtype" or array of int, str or bool')] = declare(
         "from_dtype",
-        "Columns to read as categories besides those whose type says so.",
+        "Columns to treat as categories, in addition to those recognised by their type.",
         details="Column numbers, names, or a mask.",
         on_command_line=False,
     )
     column_kinds: Annotated[Mapping[Any, str] | None, Unchecked("dict or None")] = declare(
         None,
-        "What columns hold, where their cells do not say so.",
+        "Kinds of columns, where the inferred kind is wrong.",
         details='By name or number: "numeric", "boolean", "category" or "date", as in ``{"zip": "category"}``. Texts '
         "that all are numbers, dates or truth values are otherwise read as such.",
         on_command_line=False,
@@ -220,14 +220,14 @@ class Hyperparameters:
     )
     monotonic_cst: Annotated[Any, Unchecked("dict, array of int or None")] = declare(
         None,
-        "Columns that predictions must rise (1) or fall (-1) with.",
+        "Columns with which predictions must increase (1) or decrease (-1).",
         details="By name, or one number per column; 0 is no constraint. It holds for the whole model and all values "
         "that are not missing. Not for more than two classes.",
         on_command_line=False,
     )
     eval_metric: Annotated[Any, Unchecked("str, callable or None")] = declare(
         None,
-        "Metric that decides the best epoch, instead of the loss.",
+        "Metric that selects the best epoch, instead of the loss.",
         details='The name of a scorer of scikit-learn ("roc_auc", "accuracy", "r2", ...), with or without its `neg_` '
         '("log_loss"); a scorer; or a function of the true and the predicted values (probabilities [n, k], for two '
         "classes those of the second). A function whose name ends in _loss, _error or _deviance is minimised, any "
@@ -257,9 +257,9 @@ class Hyperparameters:
     )
     memory_limit: Annotated[int | str, ByteSize()] = declare(
         "1GB",
-        "Memory that a fit from files may take, beyond the libraries and the model.",
-        details='Bytes, or a text such as "512MB". A table that needs more is refused. The result does not depend on '
-        "it. Not used where X is a table in memory.",
+        "Maximum memory of a fit from files, not counting libraries and the model.",
+        details='Bytes, or a text such as "512MB". A fit that needs more raises an error. The result does not depend '
+        "on it. Not used if X is a table in memory.",
     )
     verbose: Annotated[int, Integer(0)] | bool = declare(0, "1 shows a progress bar.", on_command_line=False)
 
