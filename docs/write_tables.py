@@ -61,7 +61,7 @@ def _quality() -> str:
     return (
         f"**Accurate without tuning.** Mean rank {ours:.2f} among five learners on {len(scores)} tables, each learner "
         f"at its defaults; the next best is {report.NAMES[best[1]]} at {best[0]:.2f}. Against XGBoost: {won} wins, "
-        f"{tied} ties, {lost} losses. Some of these tables were also used to choose softwood's defaults "
+        f"{tied} ties, {lost} losses. About half of these tables were also used to choose softwood's defaults "
         "([Results](#results), `python benchmarks/suite.py`)."
     )
 
