@@ -82,6 +82,14 @@ def test_ten_levels_get_flags_and_eleven_target_means():
         assert kinds_of(preprocessor.encodings["standard"]) == (["linear"] if has_many else ["level"] * 10)
 
 
+def test_trees_see_target_means_or_levels_but_never_both():
+    table = read_table(pd.DataFrame({"shop": [f"s{i % 30}" for i in range(300)], "colour": ["red", "blue"] * 150}))
+    preprocessor = learn_columns(table)
+    assert preprocessor.most_levels == 30
+    assert preprocessor.roles() == ["none", "code", "number"]
+    assert preprocessor.roles(by_level=True) == ["code", "code", "none"]
+
+
 def test_target_means_of_a_training_row_leave_out_its_own_fold():
     """Every fifth row is a fold."""
     rng = np.random.default_rng(0)

@@ -135,6 +135,59 @@ def test_the_first_of_several_members_chooses_the_penalty_on_long_tables(runs):
     assert [(config.l1, [member.changes for member in members]) for config, members, _ in runs] == [(0.1, [{}] * 3)]
 
 
+def levels_with_slopes(n_rows, n_levels=40):
+    """y is a slope of the row's level times a number: the mean of a level says nothing."""
+    rng = np.random.default_rng(0)
+    level, size = rng.integers(n_levels, size=n_rows), rng.normal(size=n_rows)
+    table = pd.DataFrame({"shop": [f"shop {i}" for i in level], "size": size})
+    return table, np.where(level % 2, 1.0, -1.0) * size
+
+
+def test_categories_are_read_level_by_level_where_that_predicts_held_out_rows_better(runs):
+    table, y = levels_with_slopes(2400)
+    model = TreeEnsembleRegressor(n_trees=8, depth=3, n_members=2, max_epochs=25, learning_rate=0.02, random_state=0)
+    model.fit(table[:2000], y[:2000])
+    (_, trials, _), (_, members, _) = runs
+    assert [dict(member.changes) for member in trials] == [{}, {"l1": 0.03}] * 2
+    assert members[0].train.encoding is trials[2].train.encoding is not trials[0].train.encoding
+    assert members[0].train.encoding.columns[0].n_entries == 41
+    assert model.model_.preprocessor.reads_levels
+    assert model.score(table[2000:], y[2000:]) > 0.7
+    small = model.compress(table[:2000], y[:2000])
+    assert small.model_.preprocessor.reads_levels
+    assert small.score(table[2000:], y[2000:]) > 0.6
+
+
+def test_target_means_stay_where_they_are_as_good(runs):
+    rng = np.random.default_rng(0)
+    level = rng.integers(300, size=2400)
+    table = pd.DataFrame({"shop": [f"shop {i}" for i in level]})
+    y = rng.normal(size=300)[level] + rng.normal(size=2400)
+    model = TreeEnsembleRegressor(n_trees=8, depth=3, n_members=2, max_epochs=25, random_state=0).fit(table, y)
+    assert len(runs[0][1]) == 4
+    assert not model.model_.preprocessor.reads_levels
+
+
+def test_levels_of_an_evaluation_set(runs):
+    table, y = levels_with_slopes(2400)
+    model = TreeEnsembleRegressor(n_trees=8, depth=3, n_members=2, max_epochs=25, learning_rate=0.02, random_state=0)
+    model.fit(table[:2000], y[:2000], eval_set=(table[2000:], y[2000:]))
+    assert len(runs[0][1]) == 4
+    assert model.model_.preprocessor.reads_levels
+    losses = pd.DataFrame(model.history_).query("is_best")["validation_loss"]
+    assert losses.max() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_members", "l1", "n_trials"),
+    [(1900, 2, "auto", None), (2400, 1, "auto", None), (2400, 2, 0.1, 2)],
+)
+def test_when_levels_are_tried(runs, n_rows, n_members, l1, n_trials):
+    table, y = levels_with_slopes(n_rows)
+    TreeEnsembleRegressor(**{**QUICK, "n_members": n_members}, l1=l1).fit(table, y)
+    assert len(runs[0][1]) == (n_trials or n_members)
+
+
 def test_pieces_go_on_from_each_other_at_a_constant_rate(runs):
     model = TreeEnsembleClassifier(**QUICK, batch_norm=True, batch_size=50)
     for first in range(0, 300, 100):

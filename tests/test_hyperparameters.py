@@ -19,7 +19,7 @@ from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
 from softwood.cli.commands import app
 from softwood.cli.hyperparameters import option_names
 from softwood.cli.tune import Search
-from softwood.training import TrainingConfig
+from softwood.training import TrainingConfig, rules
 from softwood.training.declaration import (
     Integer,
     Number,
@@ -283,3 +283,10 @@ def test_texts_become_values():
 def test_a_number_must_say_its_range():
     with pytest.raises(TypeError, match="must say which values it allows"):
         domain_of(int | None)
+
+
+@pytest.mark.parametrize(
+    ("task", "n_rows", "n_bins"), [("regression", 250, 24), ("regression", 10_000, 20), ("binary", 250, 8)]
+)
+def test_bins_follow_rows_and_task(task, n_rows, n_bins):
+    assert rules.n_bins(rules.TableFacts(task, n_rows, 5), {}) == n_bins

@@ -181,7 +181,7 @@ def _train(
     with Progress(config.max_epochs, 1, shown) if params["verbose"] else nullcontext() as progress:
         callbacks = Callbacks(config.max_epochs, functions, progress)
         run = replace(run, fit_members=rounds)
-        trained, l1_used = _fit(config, members, weak_l1, run, callbacks, deadline)  # type: ignore[arg-type]
+        trained, l1_used, _ = _fit(config, members, weak_l1, run, callbacks, deadline)  # type: ignore[arg-type]
     trained = [member for member in trained if member.history] or trained[:1]  # time may have ended before the last
     importance_rows = encoder.base[:N_IMPORTANCE_ROWS]
     model = _assemble(encoder.preprocessor, [LOOKUP] * len(trained), trained, head, importance_rows)

@@ -24,7 +24,7 @@ from softwood.model.parts import Head, ModelMember
 from softwood.tabular.encoding.codes import find_codes
 from softwood.tabular.encoding.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.encoding.features import ENCODING_NAMES, LOOKUP
-from softwood.tabular.encoding.lookups import Lookups
+from softwood.tabular.encoding.lookups import Lookups, fit_lookups
 from softwood.tabular.encoding.monotone import monotone_signs, refuse_monotone
 from softwood.tabular.evaluation import join_evaluation_sets, make_judge
 from softwood.tabular.reading.table import Table, resolve_kinds
@@ -36,6 +36,8 @@ from softwood.training.progress import Callbacks, Progress, check_callbacks
 
 # A fold with fewer rows cannot choose the best epoch.
 _MIN_HELD_OUT_ROWS = 2
+# Relative fall of the held-out loss that is worth a weight for each level of a category.
+_LEAST_GAIN_OF_LEVELS = 0.005
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,18 +139,19 @@ def train(
     if previous is not None:
         refuse_monotone(params["monotonic_cst"], "warm_start")
         params = _grown(params, given, previous)
-    encodings, lookups = _encodings(params, previous), None
+    encodings, lookups, levels = _encodings(params, previous), None, None
     if previous is None:
         preprocessor.learn_targets(base, problem.target_columns(), rows)
         names = tuple(dict.fromkeys(encodings))
         signs = monotone_signs(params["monotonic_cst"], preprocessor, problem.task, encodings)
-        lookups = preprocessor.learn_encodings(
-            base, names=names, n_bins=params["n_bins"], rows=rows, weight=weight, signs=signs
-        )
+        how: dict[str, Any] = {"n_bins": params["n_bins"], "rows": rows, "weight": weight, "signs": signs}
+        lookups = preprocessor.learn_encodings(base, names=names, **how)
+        if lookups is not None and rules.tries_levels(facts, params, preprocessor.most_levels):
+            levels = fit_lookups(base, preprocessor.roles(by_level=True), **how)
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
     y = problem.scaled_y(head)
     data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)), problem.score_offset(head))
-    judged, ends = problem, [0]
+    other, judged, ends = base, problem, [0]
     if validation:
         other, judged, ends = join_evaluation_sets(preprocessor, validation)
         held_out = _encode(
@@ -166,7 +169,10 @@ def train(
     shown = usual if metric is None else metric.name
     with Progress(config.max_epochs, len(members), shown) if params["verbose"] else nullcontext() as progress:
         callbacks = Callbacks(config.max_epochs, functions, progress)
-        trained, l1_used = _fit(config, members, weak_l1, run, callbacks, deadline)
+        by_level = None if levels is None else _reading(levels, members, base, other)
+        trained, l1_used, reads_levels = _fit(config, members, weak_l1, run, callbacks, deadline, by_level)
+    if reads_levels and levels is not None:
+        preprocessor.use(levels)
     model = _assemble(preprocessor, encodings[: len(trained)], trained, head, base[rows[:N_IMPORTANCE_ROWS]])
     chosen = {name: params[name] for name in params if given[name] is not params[name]}
     oof_scores = None
@@ -204,11 +210,13 @@ def _fit(
     run: RunOptions,
     callbacks: Callbacks,
     deadline: float | None,
-) -> tuple[list[TrainedMember], dict[str, float]]:
-    """Train the first member with both penalties, and the others with the one whose held-out loss is lower.
+    by_level: Sequence[MemberData] | None = None,
+) -> tuple[list[TrainedMember], dict[str, float], bool]:
+    """Train the first member in several ways, and the others in the way whose held-out loss is lowest.
 
-    Most tables need the strong penalty; tables with little noise and many interactions need almost none. Only held-out
-    rows can tell which, so the chosen penalty is returned beside the members.
+    Most tables need the strong penalty; tables with little noise and many interactions need almost none. Categories
+    with many levels are read by target means, or level by level. Only held-out rows can tell what is better. Returned
+    are the members, the chosen penalty, and whether members were trained `by_level`.
     """
 
     def fit(config: TrainingConfig, some: Sequence[MemberData], suffix: str = "") -> list[TrainedMember]:
@@ -224,15 +232,41 @@ def _fit(
             run_seed=run.seed,
         )
 
-    if weak_l1 is None or members[0].validation is None:
-        return fit(config, members), {}
-    pair = fit(config, [members[0], replace(members[0], changes={"l1": weak_l1})], ".first")
-    best = min(range(2), key=lambda i: pair[i].best_loss)
-    l1 = (config.l1, weak_l1)[best]
-    cut_short = any(member.stopped_by in ("time_limit", "interrupt", "callback") for member in pair)
-    if cut_short or len(members) == 1:
-        return [pair[best]], {"l1": l1}
-    return [pair[best], *fit(replace(config, l1=l1), members[1:])], {"l1": l1}
+    penalties: list[dict[str, float]] = [{}] if weak_l1 is None else [{}, {"l1": weak_l1}]
+    readings = [members] if by_level is None else [members, by_level]
+    trials = [replace(reading[0], changes=changes) for reading in readings for changes in penalties]
+    if len(trials) == 1 or members[0].validation is None:
+        return fit(config, members), {}, False
+    tried = fit(config, trials, ".first")
+    losses = np.array([member.best_loss for member in tried])
+    losses[len(penalties) :] += _LEAST_GAIN_OF_LEVELS * np.abs(losses[len(penalties) :])
+    best = int(losses.argmin())
+    chosen = readings[best // len(penalties)]
+    config = replace(config, **trials[best].changes)
+    trained = [tried[best]]
+    cut_short = any(member.stopped_by in ("time_limit", "interrupt", "callback") for member in tried)
+    if not cut_short and len(members) > 1:
+        trained += fit(config, chosen[1:])
+    return trained, {} if weak_l1 is None else {"l1": config.l1}, chosen is by_level
+
+
+def _reading(
+    lookups: Lookups,
+    members: Sequence[MemberData],
+    base: NDArray[np.float32],
+    validation_base: NDArray[np.float32],
+) -> list[MemberData]:
+    """The same members, whose trees read other lookups of the base matrices."""
+    cells = lookups.cells(base)
+    validation_cells = cells if validation_base is base else lookups.cells(validation_base)
+    return [
+        replace(
+            member,
+            train=replace(member.train, x=cells, encoding=lookups),
+            validation=member.validation and replace(member.validation, x=validation_cells, encoding=lookups),
+        )
+        for member in members
+    ]
 
 
 def _out_of_fold(members: Sequence[MemberData], trained: Sequence[TrainedMember], n_rows: int) -> NDArray[np.float64]:

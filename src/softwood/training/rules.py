@@ -15,6 +15,9 @@ WARMUP_STEPS = 50
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty.
 _MIN_ROWS_FOR_TWO_PENALTIES = 2000
 _WEAK_L1 = 0.03
+_BINS_OF_SHORT_REGRESSIONS = 24
+# Levels of a category that are worth a weight per split, and rows that each needs on average.
+_MOST_LEVELS, _MIN_ROWS_PER_LEVEL = 10_000, 4
 # Steps that all but the smallest tables can get, steps without progress that end a fit, and steps over which
 # parameters are averaged.
 _MIN_STEPS, _PATIENCE_STEPS, _AVERAGE_STEPS = 3000, 300, 50
@@ -77,9 +80,23 @@ def weak_l1(facts: TableFacts, known: Known) -> float | None:
     return _WEAK_L1 if facts.n_rows >= _MIN_ROWS_FOR_TWO_PENALTIES and known["n_members"] > 1 else None
 
 
+def tries_levels(facts: TableFacts, known: Known, n_levels: int) -> bool:
+    """Whether the first of several members also tries to read categories level by level, instead of by target means.
+
+    `n_levels` is that of the largest such category. Levels of many rows have effects of their own that a mean cannot
+    tell, but each costs a weight per split.
+    """
+    are_known = 0 < n_levels <= min(_MOST_LEVELS, facts.n_rows / _MIN_ROWS_PER_LEVEL)
+    return are_known and facts.n_rows >= _MIN_ROWS_FOR_TWO_PENALTIES and known["n_members"] > 1
+
+
 def n_bins(facts: TableFacts, known: Known) -> int:
-    """About 2 n^(1/4): 8 for 250 rows, 20 for 10,000, 36 for 100,000."""
-    return most_bins(facts.n_rows)
+    """About 2 n^(1/4): 8 for 250 rows, 20 for 10,000, 36 for 100,000; 24 for regressions of few rows.
+
+    A number says more of where a value of its target lies than a class does.
+    """
+    is_short = facts.task == "regression" and facts.n_rows < _MIN_ROWS_FOR_TWO_PENALTIES
+    return _BINS_OF_SHORT_REGRESSIONS if is_short else most_bins(facts.n_rows)
 
 
 def most_bins(n_rows: int) -> int:

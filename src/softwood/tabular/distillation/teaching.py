@@ -116,13 +116,15 @@ def teach(
     """
     preprocessor = copy.copy(model.preprocessor)
     n = len(lesson.base)
+    roles = preprocessor.roles(by_level=preprocessor.reads_levels)
     columns = fit_lookups(
-        lesson.base, preprocessor.roles(), n_bins=shape.n_bins, rows=np.arange(n), weight=np.ones(n), signs=signs,
+        lesson.base, roles, n_bins=shape.n_bins, rows=np.arange(n), weight=np.ones(n), signs=signs,
         numbers_have_weights=False,
     )  # fmt: skip
     if columns is None:
         raise ValueError("compress needs a column of X with two values at least; got none.")
-    preprocessor.lookups = lookups = tuple(column.lookup for column in columns.columns)
+    preprocessor.use(columns)
+    lookups = preprocessor.lookups
     pruning = _Pruning(n_parameters, max_loss, hopeless)
     state = _trained(model, lesson, shape, columns, pruning, seed=seed, n_threads=n_threads, leaves=not signs)
     if state is None:

@@ -216,7 +216,7 @@ class Preprocessor:
                 missing_shares=missing_shares,
             )
             if lookups is not None:
-                self.lookups = tuple(column.lookup for column in lookups.columns)
+                self.use(lookups)
                 return lookups
             self.encodings = {LOOKUP: fit_encodings(base, self.roles(), names=ENCODING_NAMES[:1])[ENCODING_NAMES[0]]}
             return None
@@ -225,12 +225,39 @@ class Preprocessor:
         )
         return None
 
-    def roles(self) -> list[str]:
-        """Role of each base column, as `softwood.tabular.encoding.features.fit_encodings` wants it."""
-        return [
-            "number" if not isinstance(base, Code) else "none" if self.columns[base.column].has_many_levels else "code"
-            for base in self.base_columns()
-        ]
+    def use(self, lookups: Lookups) -> None:
+        """Take over what prediction needs of lookups."""
+        self.lookups = tuple(column.lookup for column in lookups.columns)
+
+    @property
+    def most_levels(self) -> int:
+        """Levels of the largest category that is encoded by target means; 0 if none is."""
+        return max((len(column.levels or ()) for column in self.columns if column.has_many_levels), default=0)
+
+    @property
+    def reads_levels(self) -> bool:
+        """Whether lookups read categories with many levels level by level, instead of by target means."""
+        base_columns = self.base_columns()
+        return any(
+            isinstance(base, Code) and self.columns[base.column].has_many_levels
+            for base in (base_columns[lookup.base_column] for lookup in self.lookups)
+        )
+
+    def roles(self, *, by_level: bool = False) -> list[str]:
+        """Role of each base column, as `softwood.tabular.encoding.features.fit_encodings` wants it.
+
+        Trees see a category with many levels by its target means or level by level, never both: a training row's mean
+        lacks the targets of its fold, so that together with the level it would give them away.
+        """
+
+        def role(base: BaseColumn) -> str:
+            if isinstance(base, TargetMean):
+                return "none" if by_level else "number"
+            if isinstance(base, Code):
+                return "none" if self.columns[base.column].has_many_levels and not by_level else "code"
+            return "number"
+
+        return [role(base) for base in self.base_columns()]
 
     def to_plain(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """All that was learned, as JSON data and arrays by name."""

@@ -24,6 +24,8 @@ from softwood.tabular.encoding.features import MAX_FLAG_SCALE, Summary, summaris
 
 # Categories of more entries are trained lazily: a step changes only the levels that its rows have.
 _MAX_DENSE_LEVELS = 64
+# Of their levels, however rare: with the scale of a standardised flag, rare ones would learn their few rows by heart.
+_LAZY_LEVEL_SCALE = 0.5
 # Knots of all columns together; wide tables get fewer bins per column.
 _MAX_KNOTS = 4096
 # Fractions between knots are whole multiples of one over this; kOneFraction in the core.
@@ -264,6 +266,7 @@ def _category(j: int, summary: Summary) -> LookupColumn | None:
     level_mean[codes], level_scale[codes] = mean, np.minimum(MAX_FLAG_SCALE, _inverse(deviation))
     if n_entries > _MAX_DENSE_LEVELS:
         level_mean[:] = 0  # lazy columns are not centred
+        level_scale[codes] = _LAZY_LEVEL_SCALE
     none = np.zeros(n_entries)
     return _column(j, np.zeros(0, np.float32), n_entries, n_entries, none, none, none, level_scale, level_mean)
 

@@ -310,7 +310,7 @@ def train_on_rows(
     with Progress(config.max_epochs, len(members), shown) if params["verbose"] else nullcontext() as progress:
         stream.report = None if progress is None else progress.rows
         callbacks = Callbacks(config.max_epochs, functions, progress)
-        trained, l1_used = _fit(config, members, weak_l1, run, callbacks, deadline)
+        trained, l1_used, _ = _fit(config, members, weak_l1, run, callbacks, deadline)
     model = _assemble(encoder.preprocessor, [LOOKUP] * len(trained), trained, head, encoder.base)
     if prepared.given_columns:
         model.given_columns = prepared.given_columns
