@@ -136,3 +136,17 @@ def test_training_on_encoded_rows_equals_training_on_their_encoding():
             fits.append(fit_members(settings, [Member(*parts)])[0])
         np.testing.assert_array_equal(fits[0].trees.split_weight, fits[1].trees.split_weight)
         assert [r.validation_loss for r in fits[0].history] == [r.validation_loss for r in fits[1].history]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_moments_of_ramps_and_levels_are_those_of_their_definitions(weighted):
+    random = np.random.default_rng(0)
+    values = np.append(random.normal(size=300), [0.5, 0.5, 2.0, 2.0, 2.0])
+    weight = random.uniform(0.1, 2, len(values)) if weighted else np.ones(len(values))
+    summary = summarise(values.astype(np.float32), np.arange(len(values)), weight, "number")
+    knots = np.array([-1.0, 0.5, 0.75, 2.0])
+    ramps = np.clip((summary.values - knots[:-1, None]) / np.diff(knots)[:, None], 0, 1)
+    levels = np.array([-9.0, 0.5, 2.0])
+    flags = (summary.values == levels[:, None]).astype(float)
+    for found, functions in ((summary.ramp_moments(knots), ramps), (summary.level_moments(levels), flags)):
+        np.testing.assert_allclose(found, summary.moments(functions), rtol=1e-9, atol=1e-12)

@@ -279,6 +279,26 @@ class Summary:
         np.square(deviation, out=deviation)  # r may be hundreds of megabytes
         return mean, np.sqrt(deviation @ share)
 
+    def ramp_moments(self, knots: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Moments of the ramps from 0 to 1 between neighbouring knots, each of which most values are beyond."""
+        n_ramps = len(knots) - 1
+        ramp = np.clip(np.searchsorted(knots, self.values, side="right") - 1, 0, n_ramps - 1)
+        share = self.weight / self.weight.sum()
+        height = np.clip((self.values - knots[ramp]) / np.diff(knots)[ramp], 0, 1)
+        inside = np.bincount(ramp, share, minlength=n_ramps)
+        beyond = np.append(np.cumsum(inside[:0:-1])[::-1], 0)
+        mean = beyond + np.bincount(ramp, share * height, minlength=n_ramps)
+        square = beyond + np.bincount(ramp, share * height**2, minlength=n_ramps)
+        return mean, np.sqrt(np.maximum(0, square - mean**2))
+
+    def level_moments(self, levels: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Moments of the flags of some values, which are increasing."""
+        place = np.searchsorted(levels, self.values)
+        place[levels[np.minimum(place, len(levels) - 1)] != self.values] = len(levels)
+        share = np.asarray(self.weight / self.weight.sum(), dtype=np.float64)
+        mean = np.bincount(place, share, minlength=len(levels) + 1)[:-1].astype(np.float64)
+        return mean, np.sqrt(mean * (1 - mean))
+
     def soft_clip(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """The feature SOFT_CLIP of some values, before it is standardised."""
         start, rate = self._robust_scale()

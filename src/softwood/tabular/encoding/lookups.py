@@ -222,23 +222,19 @@ def _number(j: int, summary: Summary, n_bins: int, sign: int, *, may_have_weight
             return None
         value = knots[0] if len(knots) else np.float32(0)  # missing or not is all that the column says
         knots = np.array([value, np.nextafter(value, np.float32(np.inf))], dtype=np.float32)
-    n_ramps = len(knots) - 1
-    ramps = summary.values - knots[:-1, None]
-    ramps /= np.diff(knots)[:, None].astype(np.float64)  # in place, as below: one per bin and row
-    np.clip(ramps, 0, 1, out=ramps)
-    mean, deviation = summary.moments(ramps)
+    wide_knots = knots.astype(np.float64)
+    mean, deviation = summary.ramp_moments(wide_knots)
     # Adam moves all weights alike, so a column of many bins would learn faster than one of few.
-    scale = np.minimum(MAX_FLAG_SCALE, _inverse(deviation)) * n_ramps**-0.5
-    line = _at_rows(summary.soft_clip(knots.astype(np.float64)), ramps)
-    line_mean, line_deviation = summary.moments(line[None])
-    linear = (summary.soft_clip(knots.astype(np.float64)) - line_mean[0]) * _inverse(line_deviation)[0]
+    scale = np.minimum(MAX_FLAG_SCALE, _inverse(deviation)) * len(mean) ** -0.5
+    line = summary.soft_clip(wide_knots)
+    line_mean, line_deviation = summary.moments(np.interp(summary.values, wide_knots, line)[None])
+    linear = (line - line_mean[0]) * _inverse(line_deviation)[0]
     n_entries = len(knots) + 1
     level_scale, level_mean = np.zeros(n_entries), np.zeros(n_entries)
     level_mean[-1], level_scale[-1] = share, min(MAX_FLAG_SCALE, _inverse(np.sqrt([share * (1 - share)]))[0])
     n_levels = 1
     if has_weights:  # few whole numbers: a weight for each, interpolated between them
-        flags = summary.values == knots[:, None].astype(np.float64)
-        level_mean[:-1], spread = summary.moments(flags)
+        level_mean[:-1], spread = summary.level_moments(wide_knots)
         level_scale[:-1] = np.minimum(MAX_FLAG_SCALE, _inverse(spread))
         n_levels = n_entries
     column = _column(
@@ -261,8 +257,7 @@ def _category(j: int, summary: Summary) -> LookupColumn | None:
         return None
     n_entries = int(codes.max()) + 2
     level_scale, level_mean = np.zeros(n_entries), np.zeros(n_entries)
-    flags = summary.values == summary.levels[:, None]
-    mean, deviation = summary.moments(flags)
+    mean, deviation = summary.level_moments(summary.levels)
     level_mean[codes], level_scale[codes] = mean, np.minimum(MAX_FLAG_SCALE, _inverse(deviation))
     if n_entries > _MAX_DENSE_LEVELS:
         level_mean[:] = 0  # lazy columns are not centred
@@ -274,11 +269,6 @@ def _category(j: int, summary: Summary) -> LookupColumn | None:
 def _column(j: int, knots: NDArray[np.float32], n_entries: int, n_levels: int, *basis: np.ndarray) -> LookupColumn:
     ramp_scale, ramp_mean, linear, level_scale, level_mean = (array.astype(np.float32) for array in basis)
     return LookupColumn(j, knots, n_entries, n_levels, ramp_scale, ramp_mean, linear, level_scale, level_mean)
-
-
-def _at_rows(at_knots: np.ndarray, ramps: np.ndarray) -> np.ndarray:
-    """What a function given at the knots is at the rows, by their ramps [n_ramps, n]."""
-    return at_knots[0] + np.diff(at_knots) @ ramps
 
 
 def _padded(values: np.ndarray, n: int) -> np.ndarray:
