@@ -4,8 +4,9 @@
 
 What a simple server does: it keeps the fitted estimator and calls `predict_proba` with a table of one row. Models have
 their defaults, and one thread. Each value is CPU time of one call in microseconds; the learners take turns, and the
-median of the rounds is shown. A round of NumPy has 2,000 different rows (of a real table, scikit-learn's breast cancer,
-all 569), and the others 100: the first hundred calls after the turn of the other learner take about twice as long as the next, because the weights have left the caches.
+median of the rounds is shown. A round of NumPy has 2,000 different rows (569 of scikit-learn's breast cancer table),
+and the others 100: the first hundred calls after the turn of the other learner take about twice as long as the next,
+because the weights have left the caches.
 Answers for single rows are compared with those for the whole table first.
 """
 
