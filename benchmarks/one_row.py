@@ -4,8 +4,9 @@
 
 What a simple server does: it keeps the fitted estimator and calls `predict_proba` with a table of one row. Models have
 their defaults, and one thread. Each value is CPU time of one call in microseconds; the learners take turns, and the
-median of the rounds is shown. A round of NumPy has 2,000 different rows, and the others 100: the first hundred calls
-after the turn of the other learner take about twice as long as the next, because the weights have left the caches.
+median of the rounds is shown. A round of NumPy has 2,000 different rows (569 of scikit-learn's breast cancer table),
+and the others 100: the first hundred calls after the turn of the other learner take about twice as long as the next,
+because the weights have left the caches.
 Answers for single rows are compared with those for the whole table first.
 """
 
@@ -21,6 +22,7 @@ import lightgbm
 import numpy as np
 import pandas as pd
 import polars as pl
+from sklearn.datasets import load_breast_cancer
 
 import machine
 import softwood
@@ -57,9 +59,12 @@ def cases() -> dict[str, tuple[dict[str, Any], list[Any]]]:
     plain, named = learners(array, y), learners(X, y)
     mixed, words = with_categories()
     wide, wide_y = numbers(3000)
+    tumours, tumour_y = load_breast_cancer(return_X_y=True)
+    tumours = np.ascontiguousarray(tumours)
     rows = range(N_CALLS)
     return {
         "NumPy, 30 columns": (plain, [array[i : i + 1] for i in range(N_ROWS)]),
+        "NumPy, breast cancer": (learners(tumours, tumour_y), [tumours[i : i + 1] for i in range(len(tumours))]),
         "pandas, 30 columns": (named, [X.iloc[[i]] for i in rows]),
         "polars, 30 columns": ({"softwood": named["softwood"]}, [pl.from_pandas(X)[i : i + 1] for i in rows]),
         "pandas, 25 columns and 5 categories": (learners(mixed, words), [mixed.iloc[[i]] for i in rows]),

@@ -15,6 +15,9 @@ namespace {
 // Rows whose sums are interleaved in the code: as many as there are registers for.
 constexpr int kRowsAtOnce = kSixteenRegisters == 4 ? 2 : 4;
 
+// Slots with a usual cell from which on starts by row take less time than reading all cells.
+constexpr std::int64_t kMinUsualSlots = 4;
+
 // Rows that reach a block: sample[j] with probability[j]. Without these arrays, all rows surely.
 struct RowList {
   std::int64_t count;
@@ -27,18 +30,21 @@ struct RowList {
 template <typename Act>
 class Scoring {
  public:
-  Scoring(const ScoringTrees& trees, const ScoringCell* cells, std::int64_t n_columns, std::int32_t* sums, Arena& arena,
-          const Act& activation)
-      : trees_(trees), cells_(cells), n_columns_(n_columns), sums_(sums), arena_(arena), activation_(activation) {}
+  Scoring(const ScoringTrees& trees, const ScoringRows& rows, std::int32_t* sums, Arena& arena, const Act& activation)
+      : trees_(trees), rows_(rows), sums_(sums), arena_(arena), activation_(activation) {}
 
-  void run(std::int64_t n_rows) {
+  void run() {
+    const std::int64_t n_rows = rows_.n_rows;
+    if (n_rows < kRowsAtOnce && trees_.shape.n_block_levels() == 1) {
+      for (std::int64_t row = 0; row < n_rows; ++row) add_trees(row);
+      return;
+    }
     for (tree_ = 0; tree_ < trees_.shape.n_trees; ++tree_) enter(0, 0, {n_rows, nullptr, nullptr});
   }
 
  private:
   const ScoringTrees& trees_;
-  const ScoringCell* const cells_;
-  const std::int64_t n_columns_;
+  const ScoringRows& rows_;
   std::int32_t* const sums_;
   Arena& arena_;
   const Act activation_;
@@ -47,12 +53,13 @@ class Scoring {
   // Block number `place` of a level of blocks.
   void enter(int level, std::int64_t place, const RowList& list) {
     const LookupShape& shape = trees_.shape;
-    const ScoringBlock& block = trees_.blocks[tree_ * shape.n_blocks() + shape.first_block(level) + place];
+    const ArenaScope scope(arena_);
+    ScoringBlock block = trees_.blocks[tree_ * shape.n_blocks() + shape.first_block(level) + place];
+    if (rows_.usual != nullptr && list.sample == nullptr) begin_at_usual(block);
     if (level + 1 == shape.n_block_levels()) {
       add_leaves(block, trees_.leaf_weight + (tree_ * shape.n_leaf_blocks() + place) * trees_.n_outputs * kBlockLanes,
                  list);
     } else {
-      const ArenaScope scope(arena_);
       enter_children(block, level, place, list);
     }
   }
@@ -68,17 +75,12 @@ class Scoring {
   template <int n, typename Body>
   SOFTWOOD_INLINE void some_leaves(const ScoringBlock& block, const RowList& list, std::int64_t j, const Body& body) {
     const char* row[n];
-    SixteenIntegers sum[n] = {};
-    for (int i = 0; i < n; ++i) row[i] = reinterpret_cast<const char*>(cells_ + list.row(j + i) * n_columns_);
-    for (const ScoringSlot *slot = block.slots, *end = slot + block.n_slots; slot < end; ++slot) {
-      const char* const values = reinterpret_cast<const char*>(slot->values);
-      const std::uint64_t column = slot->column_offset;
-#pragma GCC unroll 4
-      for (int i = 0; i < n; ++i) {
-        const auto* const cell = reinterpret_cast<const ScoringCell*>(row[i] + column);
-        add_pairs(sum[i], reinterpret_cast<const std::int16_t*>(values + cell->offset), cell->weights);
-      }
+    SixteenIntegers sum[n];
+    for (int i = 0; i < n; ++i) {
+      row[i] = cells_of(list.row(j + i));
+      sum[i] = load_sixteen_integers<kSixteenRegisters>(block.start + list.row(j + i) * block.start_stride);
     }
+    add_slots(block, row, sum);
     const Sixteen bias = load_sixteen(block.bias);
 #pragma GCC unroll 4
     for (int i = 0; i < n; ++i) {
@@ -86,6 +88,127 @@ class Scoring {
       Sixteen probability = step.first;
       if (list.probability != nullptr) probability = probability * list.probability[j + i];
       body(j + i, ((probability * step.second) * step.third) * step.fourth);
+    }
+  }
+
+  SOFTWOOD_INLINE const char* cells_of(std::int64_t row) const {
+    return reinterpret_cast<const char*>(rows_.cells + row * rows_.n_columns);
+  }
+
+  // sum += those of a block's slots, in n rows of cells.
+  template <int n>
+  SOFTWOOD_INLINE void add_slots(const ScoringBlock& block, const char* const (&row)[n], SixteenIntegers (&sum)[n]) {
+    const ScoringSlot* const of_shorts = block.slots + block.n_byte_slots;
+    add_slots<std::uint8_t>(block.slots, of_shorts, row, sum);
+    add_slots<std::int16_t>(of_shorts, block.slots + block.n_slots, row, sum);
+  }
+
+  template <typename T, int n>
+  SOFTWOOD_INLINE void add_slots(const ScoringSlot* slot, const ScoringSlot* end, const char* const (&row)[n],
+                                 SixteenIntegers (&sum)[n]) {
+    for (; slot < end; ++slot) {
+      const std::uint64_t column = slot->column_offset;
+#pragma GCC unroll 4
+      for (int i = 0; i < n; ++i) {
+        add_cell<T>(sum[i], slot->values, *reinterpret_cast<const ScoringCell*>(row[i] + column));
+      }
+    }
+  }
+
+  template <typename T>
+  static SOFTWOOD_INLINE void add_cell(SixteenIntegers& sum, const void* values, const ScoringCell& cell) {
+    const char* const pairs = static_cast<const char*>(values) + sizeof(T) * cell.offset;
+    add_pairs(sum, reinterpret_cast<const T*>(pairs), cell.weights);
+  }
+
+  const UsualCell& usual_of(const ScoringSlot& slot) const {
+    return rows_.usual[slot.column_offset / sizeof(ScoringCell)];
+  }
+
+  // Gives a block that all rows enter a start for each row, which holds the columns that have a usual cell, and leaves
+  // it only the slots of others. Sums of integers are the same in any order.
+  void begin_at_usual(ScoringBlock& block) {
+    const ScoringSlot *const of_shorts = block.slots + block.n_byte_slots, *const end = block.slots + block.n_slots;
+    const auto is_usual = [&](const ScoringSlot& slot) { return usual_of(slot).others != nullptr; };
+    std::int64_t n_usual = 0;
+    for (const ScoringSlot* slot = block.slots; slot < end; ++slot) n_usual += is_usual(*slot) ? 1 : 0;
+    if (n_usual < kMinUsualSlots) return;
+    auto* const start = arena_.allocate<std::int32_t>(rows_.n_rows * kBlockLanes);
+    SixteenIntegers sum = load_sixteen_integers<kSixteenRegisters>(block.start);
+    for (const ScoringSlot* slot = block.slots; slot < of_shorts; ++slot) {
+      if (is_usual(*slot)) add_cell<std::uint8_t>(sum, slot->values, usual_of(*slot).cell);
+    }
+    for (const ScoringSlot* slot = of_shorts; slot < end; ++slot) {
+      if (is_usual(*slot)) add_cell<std::int16_t>(sum, slot->values, usual_of(*slot).cell);
+    }
+    for (std::int64_t i = 0; i < rows_.n_rows; ++i) store_sixteen_integers(start + i * kBlockLanes, sum);
+    auto* const rest = arena_.allocate<ScoringSlot>(block.n_slots - n_usual);
+    ScoringSlot* to = rest;
+    for (const ScoringSlot* slot = block.slots; slot < of_shorts; ++slot) {
+      if (is_usual(*slot)) {
+        add_others<std::uint8_t>(*slot, start);
+      } else {
+        *to++ = *slot;
+      }
+    }
+    const std::int64_t n_bytes = to - rest;
+    for (const ScoringSlot* slot = of_shorts; slot < end; ++slot) {
+      if (is_usual(*slot)) {
+        add_others<std::int16_t>(*slot, start);
+      } else {
+        *to++ = *slot;
+      }
+    }
+    block = {rest, n_bytes, to - rest, start, kBlockLanes, block.bias};
+  }
+
+  // Puts the cells of the other rows in the place of the usual cell.
+  template <typename T>
+  SOFTWOOD_NOINLINE void add_others(const ScoringSlot& slot, std::int32_t* start) {
+    const UsualCell& usual = usual_of(slot);
+    SixteenIntegers less = {};
+    add_cell<T>(less, slot.values, usual.cell);
+    for (const OtherCell *other = usual.others, *end = other + usual.n_others; other < end; ++other) {
+      std::int32_t* const sums = start + other->row * kBlockLanes;
+      SixteenIntegers sum = difference(load_sixteen_integers<kSixteenRegisters>(sums), less);
+      add_cell<T>(sum, slot.values, other->cell);
+      store_sixteen_integers(sums, sum);
+    }
+  }
+
+  // Trees of one block, in one row: first the sums of all trees, then their leaves, some trees at a time. The way from
+  // a sum to the leaves is a long chain of dependent instructions, and so is that from a cell to a sum.
+  void add_trees(std::int64_t row) {
+    const ArenaScope scope(arena_);
+    const std::int64_t n_trees = trees_.shape.n_trees;
+    auto* const sums = arena_.allocate<std::int32_t>(n_trees * kBlockLanes);
+    add_all_slots(cells_of(row), sums);
+    std::int64_t tree = 0;
+    for (; tree + kRowsAtOnce <= n_trees; tree += kRowsAtOnce) add_leaves_of<kRowsAtOnce>(tree, row, sums);
+    for (; tree < n_trees; ++tree) add_leaves_of<1>(tree, row, sums);
+  }
+
+  SOFTWOOD_NOINLINE void add_all_slots(const char* row, std::int32_t* sums) {
+    for (std::int64_t tree = 0; tree < trees_.shape.n_trees; ++tree) {
+      SixteenIntegers sum[1] = {load_sixteen_integers<kSixteenRegisters>(trees_.blocks[tree].start)};
+      add_slots<1>(trees_.blocks[tree], {row}, sum);
+      store_sixteen_integers(sums + tree * kBlockLanes, sum[0]);
+    }
+  }
+
+  template <int n>
+  SOFTWOOD_INLINE void add_leaves_of(std::int64_t tree, std::int64_t row, const std::int32_t* sums) {
+    const std::int64_t n_lanes = trees_.n_outputs * kBlockLanes;
+#pragma GCC unroll 4
+    for (int i = 0; i < n; ++i) {
+      const SixteenIntegers sum = load_sixteen_integers<kSixteenRegisters>(sums + (tree + i) * kBlockLanes);
+      const Sixteen bias = load_sixteen(trees_.blocks[tree + i].bias);
+      const Steps step = steps(sides(activation_, to_floats(sum) * trees_.unit + bias));
+      const Sixteen probability = ((step.first * step.second) * step.third) * step.fourth;
+      const float* const leaf_weight = trees_.leaf_weight + (tree + i) * n_lanes;
+      for (std::int64_t o = 0; o < n_lanes; o += kBlockLanes) {
+        add_rounded(sums_ + row * n_lanes + o, probability * load_sixteen(leaf_weight + o));
+      }
     }
   }
 
@@ -135,11 +258,10 @@ class Scoring {
   }
 };
 
-void add_scores(const ScoringTrees& trees, const ScoringCell* cells, std::int64_t n_columns, std::int64_t n_rows,
-                std::int32_t* sums, Arena& arena) {
+void add_scores(const ScoringTrees& trees, const ScoringRows& rows, std::int32_t* sums, Arena& arena) {
   const FlushSubnormals flushing;
   with_activation(trees.activation, trees.gamma, [&](const auto& activation) {
-    Scoring<std::decay_t<decltype(activation)>>(trees, cells, n_columns, sums, arena, activation).run(n_rows);
+    Scoring<std::decay_t<decltype(activation)>>(trees, rows, sums, arena, activation).run();
   });
 }
 

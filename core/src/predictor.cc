@@ -173,7 +173,9 @@ struct Predictor::Lookups {
     for (std::int64_t i = 0; i < base.n_rows; ++i) {
       for (const CellReader& reader : readers) *to++ = reader.cell(base.row(i));
     }
-    for (const auto& member : members) member->add_scores(cells, base.n_rows, scores, arena);
+    ScoringRows rows{cells, base.n_rows, static_cast<std::int64_t>(readers.size()), nullptr};
+    if (base.n_rows >= kMinUsualRows) rows.usual = usual_cells(rows, arena);
+    for (const auto& member : members) member->add_scores(rows, scores, arena);
   }
 };
 
