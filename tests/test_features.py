@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from softwood.tabular.encoding.features import LARGEST_FEATURE, FeatureKind, fit_encodings
+from softwood.tabular.encoding.features import LARGEST_FEATURE, FeatureKind, fit_encodings, summarise
 from softwood.training import Member, Samples, TrainingConfig, fit_members
 from softwood.training.losses import Loss
 from test_columns import encode, fitted, kinds_of

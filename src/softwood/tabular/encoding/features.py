@@ -285,10 +285,12 @@ class Summary:
         ramp = np.clip(np.searchsorted(knots, self.values, side="right") - 1, 0, n_ramps - 1)
         share = self.weight / self.weight.sum()
         height = np.clip((self.values - knots[ramp]) / np.diff(knots)[ramp], 0, 1)
-        inside = np.bincount(ramp, share, minlength=n_ramps)
-        beyond = np.append(np.cumsum(inside[:0:-1])[::-1], 0)
-        mean = beyond + np.bincount(ramp, share * height, minlength=n_ramps)
-        square = beyond + np.bincount(ramp, share * height**2, minlength=n_ramps)
+
+        def sums(of: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.bincount(ramp, of, minlength=n_ramps).astype(np.float64)
+
+        beyond = np.append(np.cumsum(sums(share)[:0:-1])[::-1], 0)
+        mean, square = beyond + sums(share * height), beyond + sums(share * height**2)
         return mean, np.sqrt(np.maximum(0, square - mean**2))
 
     def level_moments(self, levels: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
