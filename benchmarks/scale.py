@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="Rows of the table; each part has its own default.")
     parser.add_argument("--folder", type=Path, help="Where the table is written; a temporary folder if not given.")
     parser.add_argument("--cases", nargs="*", help="Only these cases of the part.")
+    parser.add_argument("--more", action="store_true", help="Add runs of speed to those of an earlier call.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     found = importlib.import_module(PARTS[arguments.part]).run(arguments)

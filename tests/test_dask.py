@@ -1,11 +1,14 @@
 """The estimators on Dask, on a real cluster of processes."""
 
+import asyncio
+import gc
 import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -23,6 +26,7 @@ import dask.array as da  # noqa: E402
 from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
 
 from softwood.dask import DaskTreeEnsembleClassifier, DaskTreeEnsembleRegressor  # noqa: E402
+from softwood.dask.collections import gather  # noqa: E402
 
 FEW = {"n_members": 3, "max_epochs": 4, "random_state": 0}
 
@@ -171,6 +175,24 @@ def test_shards_give_the_same_bits_after_a_worker_was_killed(client, shards_fit,
         client.unregister_worker_plugin(name="killer")
     assert mark.exists()
     assert digest(model.to_local(), tmp_path / "model") == shards_fit[1]
+
+
+def test_what_was_awaited_long_is_released_at_once(monkeypatch):
+    """What the client still holds is computed again when its worker is lost."""
+    monkeypatch.setattr("softwood.dask.collections._LOOK_EVERY", 0.1)
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    gc.collect()
+    gc.disable()
+    try:
+        with LocalCluster(**options) as cluster, Client(cluster) as client:
+            future = client.submit(time.sleep, 0.5)
+            assert gather(client, [future]) == [None]
+            key = future.key
+            del future
+            client.sync(asyncio.sleep, 0.1)  # the client's loop counts references
+            assert key not in client.futures
+    finally:
+        gc.enable()
 
 
 def test_shards_give_the_same_bits_on_one_and_four_workers(shards_fit, frame, tmp_path):

@@ -138,7 +138,10 @@ def gather(client: Any, futures: Any) -> Any:
         try:
             wait(futures, timeout=_LOOK_EVERY)
             break
-        except TimeoutError:
+        except TimeoutError as error:
+            # Its frames refer to themselves and to the futures of the callers, whose results would stay on the workers,
+            # and be computed again when one is lost, until Python collects cycles.
+            error.with_traceback(None)
             if client.nthreads():
                 alive = time.monotonic()
             elif time.monotonic() - alive > WORKER_TIMEOUT:
