@@ -338,7 +338,11 @@ def test_bad_files_are_told(client, frame, tmp_path, strategy, spoil, message):
     [
         (lambda part: part.assign(a="text"), "'a' holds numbers in partition 0 and texts in partition 1"),
         (lambda part: part.rename(columns={"a": "c"}), "partition 1 differs from partition 0 in a, c"),
-        (lambda part: 1 / 0, "partition 1 is not .ZeroDivisionError"),
+        (lambda part: 1 / 0, r"partition 1 is not .ZeroDivisionError.*X.partitions\[number\].compute\(\) shows"),
+        (
+            lambda part: part.assign(label=part["label"].where(part.index != 1234)),
+            "In the partition that begins with row 1000 of the table: y must hold .* the first in row 234",
+        ),
     ],
 )
 def test_bad_partitions_are_told(client, frame, spoil, message):
@@ -347,6 +351,19 @@ def test_bad_partitions_are_told(client, frame, spoil, message):
     rows = dd.from_delayed(parts, meta=frame[:0], verify_meta=False)
     with pytest.raises(ValueError, match=message):
         DaskTreeEnsembleClassifier(**SHARDS).fit(rows, "label")
+
+
+@pytest.mark.parametrize("strategy", ["members", "shards"])
+def test_a_file_that_is_damaged_inside_is_told_and_a_second_fit_is_none_the_worse(client, frame, tmp_path, strategy):
+    for i in range(2):
+        frame[i * 1200 : (i + 1) * 1200].to_parquet(tmp_path / f"{i}.parquet", index=False)
+    whole = (tmp_path / "1.parquet").read_bytes()
+    (tmp_path / "1.parquet").write_bytes(whole[:4] + bytes(2000) + whole[2004:])  # its end, with its columns, is whole
+    model = DaskTreeEnsembleClassifier(**SHARDS | {"strategy": strategy, "max_epochs": 1})
+    with pytest.raises(ValueError, match=r"partition 1 is not .*\)\. A file is damaged inside; partitions are in"):
+        model.fit(str(tmp_path / "*.parquet"), "label")
+    (tmp_path / "1.parquet").write_bytes(whole)
+    model.fit(str(tmp_path / "*.parquet"), "label")
 
 
 def test_a_first_partition_with_missing_cells_only_does_not_decide_types(client, frame):
