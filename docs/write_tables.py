@@ -258,8 +258,8 @@ def steps() -> str:
         for one in found["runs"]
     ]
     return _markdown(["steps per round", "held-out loss", "bytes of summed gradients"], lines) + (
-        f"\nOne member, 10 epochs over 4 shards of {found['rows'] // 4:,} rows each; the best possible loss on all rows "
-        f"is {found['best possible loss']:.4f}. `python benchmarks/scale.py --part dask --cases steps` measures it.\n"
+        f"\nOne member, 10 epochs over 4 shards of {found['rows'] // 4:,} rows each; the best possible loss on all "
+        f"rows is {found['best possible loss']:.4f}. `python benchmarks/scale.py --part dask --cases steps` measures it.\n"
     )
 
 
@@ -276,8 +276,8 @@ def flights() -> str:
     return _markdown(["", "fit, s of CPU", "memory, MB", "log loss", "AUC"], lines) + (
         f"\n{found['rows']:,} flights in {found['columns']} columns to train on, and the {found['test_rows']:,} that "
         f"departed after them for the test, of which {found['late_in_test']:.1%} arrived more than 15 minutes late "
-        f"({found['late']:.1%} before). The columns know neither weather nor carrier, so that nobody can do well, and "
-        "departures themselves say something of delays, since timetables are regular. One thread; softwood: one member. "
+        f"({found['late']:.1%} before). Weather, carrier and timetable are not among the columns, which are of the "
+        "departure itself. LightGBM makes more of them than one member in a few epochs does. One thread. "
         "`python benchmarks/scale.py --part flights` measures it.\n"
     )
 
@@ -293,7 +293,8 @@ def workers() -> str:
     return (
         f"Two workers train {speed['two_workers_over_one']:.2f} times the rows per second of one, where two "
         f"independent processes train {speed['two_processes_over_one']:.2f} times the rows of one (medians of "
-        f"{len(speed['runs'])} runs in turn on two cores that other programs use too, at a load average of {load:.0f}). "
+        f"{len(speed['runs'])} runs in turn on two cores that other programs used too, at a load average of "
+        f"{load:.0f}). "
         f"A worker that is killed costs {statistics.median(bits['seconds of recovery']):.0f} s, its own work included, "
         f"where an epoch takes {bits['seconds of an epoch']:.0f} s (the median of {len(bits['seconds of recovery'])} "
         f"kills, at a load average of {bits['load average']:.0f}).\n\n"

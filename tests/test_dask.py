@@ -2,9 +2,7 @@
 
 import asyncio
 import gc
-import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +11,6 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors import safe_open
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV
 
@@ -23,8 +20,9 @@ from cli_calls import ask, complaint
 pytest.importorskip("distributed")
 dd = pytest.importorskip("dask.dataframe")
 import dask.array as da  # noqa: E402
-from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
+from distributed import Client, LocalCluster  # noqa: E402
 
+from scale_dask import digest, kill_once  # noqa: E402
 from softwood.dask import DaskTreeEnsembleClassifier, DaskTreeEnsembleRegressor  # noqa: E402
 from softwood.dask.collections import gather  # noqa: E402
 
@@ -47,17 +45,6 @@ def frame():
     frame = pd.DataFrame({"a": rng.normal(size=n), "b": rng.choice(["x", "y", "z"], n)})
     frame.loc[::17, "a"] = np.nan
     return frame.assign(label=np.where((frame.a > 0) ^ (frame.b == "x"), "yes", "no"), weight=rng.integers(1, 3, n))
-
-
-def digest(estimator, path):
-    """SHA-256 of the model's file, but for its history (which has seconds) and the order of its header."""
-    estimator.save(path)
-    with safe_open(path, framework="numpy") as file:
-        found = hashlib.sha256(json.dumps(file.metadata(), sort_keys=True).encode())
-        for name in sorted(file.keys()):
-            if name != "history":
-                found.update(name.encode() + file.get_tensor(name).tobytes())
-    return found.hexdigest()
 
 
 def test_members_on_workers_have_the_bits_of_a_local_fit(client, frame, tmp_path):
@@ -151,24 +138,9 @@ def shards_fit(client, frame, tmp_path_factory):
     return model, digest(model.to_local(), tmp_path_factory.mktemp("shards") / "model")
 
 
-def killer(mark):
-    """A plugin that kills the first worker that begins the second round of the second epoch on the first shard."""
-
-    class KillOnce(WorkerPlugin):
-        def transition(self, key, start, finish, **options):
-            if finish == "executing" and str(key).startswith("softwood-") and str(key).endswith("-1-0-0"):
-                try:
-                    os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
-                except FileExistsError:
-                    return
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return KillOnce()
-
-
 def test_shards_give_the_same_bits_after_a_worker_was_killed(client, shards_fit, frame, tmp_path):
     mark = tmp_path / "killed"
-    client.register_plugin(killer(str(mark)), name="killer")
+    client.register_plugin(kill_once(str(mark), "-1-0-0"), name="killer")  # a task of the second epoch
     try:
         model = DaskTreeEnsembleClassifier(**SHARDS).fit(dd.from_pandas(frame, npartitions=3), "label")
     finally:
