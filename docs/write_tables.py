@@ -259,7 +259,8 @@ def steps() -> str:
     ]
     return _markdown(["steps per round", "held-out loss", "bytes of summed gradients"], lines) + (
         f"\nOne member, 10 epochs over 4 shards of {found['rows'] // 4:,} rows each; the best possible loss on all "
-        f"rows is {found['best possible loss']:.4f}. `python benchmarks/scale.py --part dask --cases steps` measures it.\n"
+        f"rows is {found['best possible loss']:.4f}. "
+        "`python benchmarks/scale.py --part dask --cases steps` measures it.\n"
     )
 
 
