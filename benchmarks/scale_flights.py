@@ -109,7 +109,7 @@ def case_lightgbm(folder: Path) -> tuple[int, int, dict[str, Any]]:
     peak = peak_memory()
     test = pd.read_parquet(folder / "test.parquet").astype(kinds)
     X = test.drop(columns="late")
-    found["test"] = {f"{n} rounds": judged(test["late"], model.predict(X, num_iteration=n)) for n in ROUNDS}
+    found["test"] = {f"{n} rounds": judged(test["late"], np.asarray(model.predict(X, num_iteration=n))) for n in ROUNDS}
     return before, peak, found
 
 
