@@ -3,6 +3,7 @@
     python benchmarks/scale.py --part files                       # 20,000,000 rows by 20 columns; needs 4 GB of disk
     python benchmarks/scale.py --part files --rows 1000000        # the same, shorter
     python benchmarks/scale.py --part dask                        # workers on this machine; an hour
+    python benchmarks/scale.py --part flights --folder FOLDER     # 3,000,000 real rows, in a file that FOLDER holds
 
 Parts are modules beside this one; each has a function `run(arguments)` that returns plain data.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import machine
 
-PARTS = {"files": "scale_files", "dask": "scale_dask"}
+PARTS = {"files": "scale_files", "dask": "scale_dask", "flights": "scale_flights"}
 RESULTS = Path(__file__).with_name("scale.json")
 
 
@@ -27,13 +28,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="Rows of the table; each part has its own default.")
     parser.add_argument("--folder", type=Path, help="Where the table is written; a temporary folder if not given.")
     parser.add_argument("--cases", nargs="*", help="Only these cases of the part.")
+    parser.add_argument("--more", action="store_true", help="Add runs of speed to those of an earlier call.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     found = importlib.import_module(PARTS[arguments.part]).run(arguments)
     results = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    before = results.get(arguments.part, {}).get("cases", {})
-    found["cases"] = before | found["cases"]
-    results[arguments.part] = found | {"machine": machine.facts()}
+    before = results.get(arguments.part, {})
+    found["cases"] = before.get("cases", {}) | found["cases"]
+    results[arguments.part] = before | found | {"machine": machine.facts()}
     arguments.out.write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -1,16 +1,16 @@
 """The estimators on Dask, on a real cluster of processes."""
 
-import hashlib
+import asyncio
+import gc
 import json
-import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors import safe_open
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV
 
@@ -20,9 +20,11 @@ from cli_calls import ask, complaint
 pytest.importorskip("distributed")
 dd = pytest.importorskip("dask.dataframe")
 import dask.array as da  # noqa: E402
-from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
+from distributed import Client, LocalCluster  # noqa: E402
 
+from scale_dask import digest, kill_once  # noqa: E402
 from softwood.dask import DaskTreeEnsembleClassifier, DaskTreeEnsembleRegressor  # noqa: E402
+from softwood.dask.collections import gather  # noqa: E402
 
 FEW = {"n_members": 3, "max_epochs": 4, "random_state": 0}
 
@@ -43,17 +45,6 @@ def frame():
     frame = pd.DataFrame({"a": rng.normal(size=n), "b": rng.choice(["x", "y", "z"], n)})
     frame.loc[::17, "a"] = np.nan
     return frame.assign(label=np.where((frame.a > 0) ^ (frame.b == "x"), "yes", "no"), weight=rng.integers(1, 3, n))
-
-
-def digest(estimator, path):
-    """SHA-256 of the model's file, but for its history (which has seconds) and the order of its header."""
-    estimator.save(path)
-    with safe_open(path, framework="numpy") as file:
-        found = hashlib.sha256(json.dumps(file.metadata(), sort_keys=True).encode())
-        for name in sorted(file.keys()):
-            if name != "history":
-                found.update(name.encode() + file.get_tensor(name).tobytes())
-    return found.hexdigest()
 
 
 def test_members_on_workers_have_the_bits_of_a_local_fit(client, frame, tmp_path):
@@ -147,30 +138,33 @@ def shards_fit(client, frame, tmp_path_factory):
     return model, digest(model.to_local(), tmp_path_factory.mktemp("shards") / "model")
 
 
-def killer(mark):
-    """A plugin that kills the first worker that begins the second round of the second epoch on the first shard."""
-
-    class KillOnce(WorkerPlugin):
-        def transition(self, key, start, finish, **options):
-            if finish == "executing" and str(key).startswith("softwood-") and str(key).endswith("-1-0-0"):
-                try:
-                    os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
-                except FileExistsError:
-                    return
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return KillOnce()
-
-
 def test_shards_give_the_same_bits_after_a_worker_was_killed(client, shards_fit, frame, tmp_path):
     mark = tmp_path / "killed"
-    client.register_plugin(killer(str(mark)), name="killer")
+    client.register_plugin(kill_once(str(mark), "-1-0-0"), name="killer")  # a task of the second epoch
     try:
         model = DaskTreeEnsembleClassifier(**SHARDS).fit(dd.from_pandas(frame, npartitions=3), "label")
     finally:
         client.unregister_worker_plugin(name="killer")
     assert mark.exists()
     assert digest(model.to_local(), tmp_path / "model") == shards_fit[1]
+
+
+def test_what_was_awaited_long_is_released_at_once(monkeypatch):
+    """What the client still holds is computed again when its worker is lost."""
+    monkeypatch.setattr("softwood.dask.collections._LOOK_EVERY", 0.1)
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    gc.collect()
+    gc.disable()
+    try:
+        with LocalCluster(**options) as cluster, Client(cluster) as client:
+            future = client.submit(time.sleep, 0.5)
+            assert gather(client, [future]) == [None]
+            key = future.key
+            del future
+            client.sync(asyncio.sleep, 0.1)  # the client's loop counts references
+            assert key not in client.futures
+    finally:
+        gc.enable()
 
 
 def test_shards_give_the_same_bits_on_one_and_four_workers(shards_fit, frame, tmp_path):
@@ -316,7 +310,11 @@ def test_bad_files_are_told(client, frame, tmp_path, strategy, spoil, message):
     [
         (lambda part: part.assign(a="text"), "'a' holds numbers in partition 0 and texts in partition 1"),
         (lambda part: part.rename(columns={"a": "c"}), "partition 1 differs from partition 0 in a, c"),
-        (lambda part: 1 / 0, "partition 1 is not .ZeroDivisionError"),
+        (lambda part: 1 / 0, r"partition 1 is not .ZeroDivisionError.*X.partitions\[number\].compute\(\) shows"),
+        (
+            lambda part: part.assign(label=part["label"].where(part.index != 1234)),
+            "In the partition that begins with row 1000 of the table: y must hold .* the first in row 234",
+        ),
     ],
 )
 def test_bad_partitions_are_told(client, frame, spoil, message):
@@ -325,6 +323,19 @@ def test_bad_partitions_are_told(client, frame, spoil, message):
     rows = dd.from_delayed(parts, meta=frame[:0], verify_meta=False)
     with pytest.raises(ValueError, match=message):
         DaskTreeEnsembleClassifier(**SHARDS).fit(rows, "label")
+
+
+@pytest.mark.parametrize("strategy", ["members", "shards"])
+def test_a_file_that_is_damaged_inside_is_told_and_a_second_fit_is_none_the_worse(client, frame, tmp_path, strategy):
+    for i in range(2):
+        frame[i * 1200 : (i + 1) * 1200].to_parquet(tmp_path / f"{i}.parquet", index=False)
+    whole = (tmp_path / "1.parquet").read_bytes()
+    (tmp_path / "1.parquet").write_bytes(whole[:4] + bytes(2000) + whole[2004:])  # its end, with its columns, is whole
+    model = DaskTreeEnsembleClassifier(**SHARDS | {"strategy": strategy, "max_epochs": 1})
+    with pytest.raises(ValueError, match=r"partition 1 is not .*\)\. A file is damaged inside; partitions are in"):
+        model.fit(str(tmp_path / "*.parquet"), "label")
+    (tmp_path / "1.parquet").write_bytes(whole)
+    model.fit(str(tmp_path / "*.parquet"), "label")
 
 
 def test_a_first_partition_with_missing_cells_only_does_not_decide_types(client, frame):

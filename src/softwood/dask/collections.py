@@ -29,11 +29,14 @@ class Partitions:
     ----------
     tables, targets : list of Delayed
     weights : list of Delayed, or None
+    advice : str
+        What to do if a partition cannot be read.
     """
 
     tables: list[Any]
     targets: list[Any]
     weights: list[Any] | None
+    advice: str
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ def is_collection(X: Any) -> bool:
 
 def read_partitions(X: Any, y: Any, sample_weight: Any = None) -> Partitions:
     """Partitions of a Dask DataFrame or Array, or of Parquet files; y may be the name of a column of a frame."""
+    advice = " X.partitions[number].compute() shows where the error comes from."
     if isinstance(X, (str, os.PathLike)) or (isinstance(X, list) and all(isinstance(x, (str, os.PathLike)) for x in X)):
+        advice = " A file is damaged inside; partitions are in the order of the files."
         X = _read_parquet([os.fspath(x) for x in X] if isinstance(X, list) else os.fspath(X), y, sample_weight)
     if not is_collection(X):
         raise TypeError(
@@ -88,7 +93,7 @@ def read_partitions(X: Any, y: Any, sample_weight: Any = None) -> Partitions:
     tables = [piece.drop(columns=named) for piece in pieces] if named else pieces
     targets = _beside(pieces, y, "y")
     weights = None if sample_weight is None else _beside(pieces, sample_weight, "sample_weight")
-    return Partitions(tables, targets, weights)
+    return Partitions(tables, targets, weights, advice)
 
 
 def load_partitions(partitions: Partitions, client: Any) -> LoadedParts:
@@ -102,8 +107,9 @@ def load_partitions(partitions: Partitions, client: Any) -> LoadedParts:
         raise
     except Exception as error:
         bad = next((i for i, future in enumerate(described) if future.status == "error"), 0)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(
-            f"Each partition must be readable as a table; partition {bad} is not ({type(error).__name__}: {error})."
+            f"Each partition must be readable as a table; partition {bad} is not ({reason}).{partitions.advice}"
         ) from error
     _require_one_table(facts)
     return LoadedParts(parts, facts)
@@ -138,7 +144,10 @@ def gather(client: Any, futures: Any) -> Any:
         try:
             wait(futures, timeout=_LOOK_EVERY)
             break
-        except TimeoutError:
+        except TimeoutError as error:
+            # Its frames refer to themselves and to the futures of the callers, whose results would stay on the workers,
+            # and be computed again when one is lost, until Python collects cycles.
+            error.with_traceback(None)
             if client.nthreads():
                 alive = time.monotonic()
             elif time.monotonic() - alive > WORKER_TIMEOUT:

@@ -206,8 +206,11 @@ def _read_piece(
     X, y, weight = source
     if not len(X):
         return None
-    table = read_table(X, kinds=kinds, names=names)
-    return make_piece(table, np.asarray(y), target, first_row=first_row, sample_weight=weight)
+    try:
+        table = read_table(X, kinds=kinds, names=names)
+        return make_piece(table, np.asarray(y), target, first_row=first_row, sample_weight=weight)
+    except ValueError as error:  # which counts the rows of the partition
+        raise ValueError(f"In the partition that begins with row {first_row} of the table: {error}") from error
 
 
 def _sketch(piece: Piece | None, target: TargetKind) -> Sketch | None:
