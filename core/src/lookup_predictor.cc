@@ -12,6 +12,7 @@ namespace {
 constexpr std::uint32_t kEntryBytes = 2 * kBlockLanes;  // of pairs of bytes
 
 }  // namespace
+
 CellReader::CellReader(const LookupInput& input)
     : base_column_(input.base_column),
       n_knots_(static_cast<std::uint32_t>(input.knots.size())),
