@@ -280,7 +280,7 @@ def test_columns_of_all_kinds(long, tmp_path):
     model = TreeEnsembleRegressor(**settings).fit(source, "y")
     assert model.chosen_parameters_["column_kinds"] == {"shop": "category"}
     assert model.model_.preprocessor.kinds == ("category", "category", "datetime", "boolean", "numeric", "numeric")
-    in_memory = TreeEnsembleRegressor(**settings).fit(X, y)
+    in_memory = TreeEnsembleRegressor(**settings | {"n_members": 1}).fit(X, y)  # reads target means, as files are read
     assert model.score(X, y) > in_memory.score(X, y) - 0.05 > 0.5
 
 

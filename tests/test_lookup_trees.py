@@ -77,23 +77,6 @@ def test_very_large_tables_have_a_larger_step(largest):
     assert 3 * np.abs(arrays["values"].astype(int)).max() < 2**16
 
 
-def test_tables_that_hardly_change_become_parts_of_biases():
-    tables = [
-        (0, 0, np.array([0.5, 0.5, 0.498, 0.502, 0.5])),
-        (0, 2, np.array([0.0, 0.5, 0])),
-        (2, 2, np.full(3, -1.0)),
-    ]
-    arrays, step = round_tables(tables, 3, 1.0)
-    trees = replace(random_trees(2, 1, 1), **arrays, split_bias=np.array([[0.25, 0, 0.5]], dtype=np.float32))
-    lean = trees.without_flat_tables(LOOKUPS)
-    assert lean.table_begin.tolist() == [0, 1, 1, 1]
-    assert lean.table_column.tolist() == [2]
-    assert lean.split_bias.tolist() == [[0.75, 0, -0.5]]
-    base = cells(200).astype(np.float32)
-    assert np.abs(lean.split_values(LOOKUPS, base) - trees.split_values(LOOKUPS, base)).max() <= 1.001 * step
-    assert random_trees(4).without_flat_tables(LOOKUPS).table_begin[-1] > 0
-
-
 def test_the_step_does_not_grow_with_the_number_of_splits():
     """The limit of a sum concerns the tables of one split, however many the ensemble has."""
     n_splits = 70_000

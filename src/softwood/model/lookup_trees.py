@@ -25,8 +25,6 @@ from softwood.tabular.encoding.lookups import ONE_FRACTION, Lookup
 
 # Steps in the width of the soft band, for few trees and for many, and how many times as many in the largest leaf.
 _MOST_STEPS, _LEAST_STEPS, _LEAF_STEPS = 256, 64, 16
-# Tables whose values differ by no more steps are taken for constant: they are within one step of their middle.
-_FLAT_STEPS = 2
 # The largest value of a table, and of the sum over a split's tables of their largest: sums then fit 32 bits.
 _MAX_VALUE, _MAX_SUM = 2**15 - 1, 2**16 - 1
 # The core takes scales of leaves below 2^100; smaller leaves than those for which this is enough are next to nothing.
@@ -130,22 +128,6 @@ class LookupTrees:
             return True
         largest = np.maximum.reduceat(np.abs(self.values.astype(np.int64)), self.value_begin(lookups)[:-1])
         return _fit_their_range(largest, self.split_of_table)
-
-    def without_flat_tables(self, lookups: Sequence[Lookup]) -> LookupTrees:
-        """The same with constants, as parts of biases, in the place of tables that hardly change.
-
-        Unlike the other functions here it moves predictions, by less than the rounding of tables does.
-        """
-        if not len(self.table_column):
-            return self
-        begin = self.value_begin(lookups)[:-1]
-        lowest = np.minimum.reduceat(self.values, begin).astype(np.int64)
-        highest = np.maximum.reduceat(self.values, begin).astype(np.int64)
-        is_flat = highest - lowest <= _FLAT_STEPS
-        middle = np.where(is_flat, (lowest + highest) // 2, 0)
-        shift = np.bincount(self.split_of_table, weights=middle, minlength=self.split_bias.size)
-        bias = self.split_bias + self.step * shift.reshape(self.split_bias.shape)
-        return replace(self.only_tables(~is_flat, lookups), split_bias=bias.astype(np.float32))
 
     def without_idle_tables(self, lookups: Sequence[Lookup]) -> LookupTrees:
         """The same function without tables that no row can need.

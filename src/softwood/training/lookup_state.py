@@ -112,7 +112,7 @@ class LookupState(MemberState):
             activation=self.config.activation,
             n_trainable=self.n_trainable,
         )
-        return trees.without_flat_tables(lookups).without_idle_tables(lookups)
+        return trees.without_idle_tables(lookups)
 
     @property
     def n_trainable(self) -> int:
