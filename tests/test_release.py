@@ -123,3 +123,8 @@ def test_the_architecture_names_every_file():
         for path in sorted([*(ROOT / folder).glob("**/*.h"), *(ROOT / folder).glob("**/*.cc")]):
             is_named = f"`{path.name}`" in sections[f"`{folder}/`"] or f"`{path.stem}.*`" in sections[f"`{folder}/`"]
             assert is_named, f"docs/architecture.md must say below `{folder}/` what {path.name} does"
+
+
+def test_contributing_lists_every_benchmark():
+    page = (ROOT / "CONTRIBUTING.md").read_text().split("## Benchmarks")[1]
+    assert [path.name for path in (ROOT / "benchmarks").glob("*.py") if f"`{path.name}`" not in page] == []
