@@ -243,8 +243,8 @@ def files() -> str:
     return _markdown(heads, lines) + (
         f"\n{found['columns']} columns of float32, one thread. softwood trains one member of 64 trees for one epoch; "
         "the others train 3 trees of depth 6 or 64 leaves, and their rate is the mean over these. Preparation is all "
-        "that comes before the first epoch or tree. Times are CPU times; memory excludes the imports. The best possible "
-        f"log loss is {best:.4f}. Command: `python benchmarks/scale.py --part files`.\n"
+        "that comes before the first epoch or tree. Times are CPU times; memory excludes the imports. The best "
+        f"possible log loss is {best:.4f}. Command: `python benchmarks/scale.py --part files`.\n"
     )
 
 
@@ -312,8 +312,8 @@ def workers() -> str:
     return (
         f"**Speed.** Two workers train {speed['two_workers_over_one']:.2f} times as many rows per second as one. The "
         f"limit of the machine in these runs, two independent processes, is {speed['two_processes_over_one']:.2f} "
-        f"times (medians of {len(speed['runs'])} interleaved runs on two cores shared with other programs, load average "
-        f"{load:.0f}).\n\n"
+        f"times (medians of {len(speed['runs'])} interleaved runs on two cores shared with other programs, load "
+        f"average {load:.0f}).\n\n"
         f"**Recovery.** Killing a worker costs {statistics.median(bits['seconds of recovery']):.0f} s, including the "
         f"work it had done; an epoch takes {bits['seconds of an epoch']:.0f} s (median of "
         f"{len(bits['seconds of recovery'])} kills, load average {bits['load average']:.0f}).\n\n"
