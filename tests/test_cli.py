@@ -364,7 +364,7 @@ def test_kinds_are_declared_on_the_command_line(capsys, tmp_path):
     assert json.loads(out)["columns"] == {"zip": "category", "when": "datetime", "code": "numeric"}
     said = complaint(capsys, *train, "--strict")
     assert said == "Column 'id' has a different text in every row, like an identifier. Leave it out with --drop id."
-    assert "must be of one kind" in complaint(capsys, *train, "--date", "zip", "--numeric", "zip")
+    assert "must have one type; it is declared as" in complaint(capsys, *train, "--date", "zip", "--numeric", "zip")
     assert "did you mean 'zip'" in complaint(capsys, *train, "--numeric", "zap")
 
 
@@ -374,7 +374,7 @@ def test_prices_and_shares_get_a_hint(folder, capsys, tmp_path):
     _, _, notes = ask(
         capsys, "train", tmp_path / "t.csv", "-t", "y", "-o", tmp_path / "m.safetensors", "--json", *QUICK
     )
-    assert "Column 'share' looks like numbers, but is read as text, as '0%' shows (write numbers without" in notes
+    assert "Column 'share' looks like numbers, but is read as text because of '0%' (write numbers without" in notes
     assert "Column 'price' looks like numbers" in notes
     lines = (folder / "data.csv").read_text().splitlines()
     (tmp_path / "bad.csv").write_text("\n".join([lines[0], '"1,234"' + lines[1][lines[1].index(",") :]]) + "\n")

@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
         ("x,y\n", "must hold at least one row; it has a header only. Check how it was written."),
         ("x,y\n1,2\n3\n", "Line 3 of {path} has 1 fields, and the header 2: correct the line"),
         ("x,x,y\n1,2,3\n", "Column names of {path} must differ; 'x' occurs twice. Rename one."),
-        ("x,y\n1,a\n2,a\n", "A classification needs two classes; 'y' is 'a' in every row."),
+        ("x,y\n1,a\n2,a\n", "The target of a classification must have two classes; 'y' is 'a' in every row."),
         ("x,y\n,a\n,b\n", "Column 'x' has no values at all. Leave it out with --drop x."),
         ("y\na\nb\n", "A model needs a column besides the target 'y'; the table has no other."),
         ("x,y\n1,\n2,\n", "The target 'y' must hold values; all its cells are missing."),
@@ -112,7 +112,7 @@ def test_a_table_that_is_not_a_file_or_truncated(folder, capsys, tmp_path):
     [said] = everywhere(capsys, model, tmp_path / "cut.parquet", tmp_path)
     assert "smaller than the size reported by footer" in said
     [said] = everywhere(capsys, model, "nothing", tmp_path)
-    assert said.startswith("There is no file 'TABLE', nor a built-in table of that name: those are breast-cancer")
+    assert said.startswith("There is no file or built-in table 'TABLE'. Built-in tables are breast-cancer")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict", "explain", "plot", "report", "info", "export"])
@@ -175,7 +175,7 @@ def test_columns_may_be_absent_added_or_in_another_order(folder, capsys, tmp_pat
     parquet.write_table(table.rename_columns(renamed), tmp_path / "renamed.parquet")
     for command in (["predict"], ["evaluate"], ["explain"], ["plot", "tree"], ["report"]):
         said = complaint(capsys, *command, model, tmp_path / "renamed.parquet")
-        assert said.endswith("'colour' is missing (is it 'Color' here? Rename it).")
+        assert said.endswith("'colour' is missing. If it is called 'Color' here, rename it.")
 
 
 def test_a_column_that_cannot_be_read_can_be_dropped(capsys, tmp_path):
@@ -225,7 +225,7 @@ def test_outputs_that_cannot_be_written(folder, capsys, tmp_path):
     for suffix, command in commands.items():
         out = tmp_path / f"new folder/out{suffix}"
         said = complaint(capsys, *command, out)
-        assert said == f"The folder of {out} must exist; make it with: mkdir -p '{out.parent}'"
+        assert said == f"The folder of {out} must exist; it does not. Create it: mkdir -p '{out.parent}'"
         taken = tmp_path / f"taken{suffix}"
         taken.mkdir()
         assert complaint(capsys, *command, taken).startswith(f"{taken} is a folder; name a file to write, such as")
@@ -275,9 +275,9 @@ def test_names_that_are_wrong(folder, capsys, tmp_path):
     data, model = folder / "data.csv", folder / "model.safetensors"
     said = complaint(capsys, "train", data, "-t", "will they leaf")
     assert "did you mean 'will they leave?'" in said
-    assert complaint(capsys, "train", data).startswith("Say which column to predict with --target; ")
+    assert complaint(capsys, "train", data).startswith("Name the column to predict with --target; ")
     assert "There is no file 'nowhere.csv'" in complaint(capsys, "train", "nowhere.csv", "-t", "y")
-    assert "those are breast-cancer, iris" in complaint(capsys, "train", "irs")
+    assert "Built-in tables are breast-cancer, iris" in complaint(capsys, "train", "irs")
     assert "must end in .csv, .tsv (both also .gz) and .parquet" in complaint(capsys, "train", "data.xls", "-t", "y")
     assert "did you mean 'colour'" in complaint(capsys, "train", data, "-t", "will they leave?", "--drop", "color")
     assert "mkdir -p" in complaint(capsys, "train", "iris", "-o", tmp_path / "no" / "m.safetensors")

@@ -105,3 +105,26 @@ def test_the_reference_has_every_public_name(name):
             is_module or public.startswith("__") or f":: {module}.{public}\n" in text or f"{module}.{public}`" in text
         )
         assert is_known or f"[{module}.{public}]" in text, f"{module}.{public} is missing in docs/api"
+
+
+def test_the_architecture_names_every_file():
+    """Each Python file below the heading of its folder, and each C++ file below that of `core/` or `bindings/`."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    sections = dict(re.findall(r"^### (`[^\n]*`)\n(.*?)(?=^##)", page, re.MULTILINE | re.DOTALL))
+    frameworks = "`torch/`, `keras/`, `jax/`"
+    package = ROOT / "src/softwood"
+    for path in sorted(package.glob("**/*.py")):
+        folder = path.parent.relative_to(package).as_posix()
+        heading = "`src/softwood/`" if folder == "." else frameworks if folder in frameworks else f"`{folder}/`"
+        names = {f"`{path.name}`", f"`{folder}/{path.name}`"}
+        is_named = path.stem.startswith("__") or any(name in sections[heading] for name in names)
+        assert is_named, f"docs/architecture.md must say below {heading} what {path.name} does"
+    for folder in ("core", "bindings"):
+        for path in sorted([*(ROOT / folder).glob("**/*.h"), *(ROOT / folder).glob("**/*.cc")]):
+            is_named = f"`{path.name}`" in sections[f"`{folder}/`"] or f"`{path.stem}.*`" in sections[f"`{folder}/`"]
+            assert is_named, f"docs/architecture.md must say below `{folder}/` what {path.name} does"
+
+
+def test_contributing_lists_every_benchmark():
+    page = (ROOT / "CONTRIBUTING.md").read_text().split("## Benchmarks")[1]
+    assert [path.name for path in (ROOT / "benchmarks").glob("*.py") if f"`{path.name}`" not in page] == []

@@ -68,7 +68,7 @@ def _evaluate_files(
 ) -> None:
     target = target or softwood.load(model).model_.target_name
     if target is None:
-        raise ValueError(f"Say which column holds the truth with --target; {model} does not name its target.")
+        raise ValueError(f"Name the column of true values with --target; {model} does not record its target.")
     options = {"n_jobs": 1 if workers > 1 else None, "batch_rows": 65_536, "delimiter": checked_delimiter(delimiter)}
     metrics, n_rows = evaluate_files(model, find_files(source), target, workers, options)
     _print_evaluation(metrics, n_rows, target, f"{model} on {{}} rows of {source}", as_json)

@@ -76,7 +76,10 @@ def declared_kinds(
     for kind, names in {"category": categorical, "numeric": numeric, "date": date}.items():
         for name in names or ():
             if found.setdefault(name, kind) != kind:
-                raise ValueError(f"Column {name!r} must be of one kind; it is declared {found[name]} and {kind}.")
+                raise ValueError(
+                    f"Column {name!r} must have one type; it is declared as {found[name]} and as {kind}. "
+                    "Remove one of the options."
+                )
     return found
 
 
@@ -95,7 +98,7 @@ def open_table(
     frame = read_source(source, kinds, delimiter=delimiter)
     if target is None:
         raise ValueError(
-            f"Say which column to predict with --target; {source} has {', '.join(map(repr, frame.column_names[:20]))}."
+            f"Name the column to predict with --target; {source} has {', '.join(map(repr, frame.column_names[:20]))}."
         )
     return frame, target, task
 
@@ -123,7 +126,7 @@ def require_source(source: str) -> None:
     """Refuse what is neither a file nor a built-in table, where the name does not even look like a file's."""
     if source not in (*EXAMPLES, "-") and not os.path.exists(source) and "." not in os.path.basename(source):
         raise TableFileError(
-            f"There is no file {source!r}, nor a built-in table of that name: those are {', '.join(EXAMPLES)}."
+            f"There is no file or built-in table {source!r}. Built-in tables are {', '.join(EXAMPLES)}."
         )
 
 
@@ -140,7 +143,7 @@ def open_known(
     frame = read_source(source, kinds_of(estimator), delimiter=delimiter)
     target = target or estimator.model_.target_name
     if target is None:
-        raise ValueError(f"Say which column holds the truth with --target; {model} does not name its target.")
+        raise ValueError(f"Name the column of true values with --target; {model} does not record its target.")
     return estimator, known_task(frame, estimator.model_, target)
 
 
@@ -148,7 +151,7 @@ def require_place(out: Path, suffixes: Sequence[str] = ()) -> None:
     """Refuse, before any work is done, a file that could not be written in the end."""
     folder = shlex.quote(str(out.parent))
     if not out.parent.is_dir():
-        raise ValueError(f"The folder of {out} must exist; make it with: mkdir -p {folder}")
+        raise ValueError(f"The folder of {out} must exist; it does not. Create it: mkdir -p {folder}")
     if out.is_dir():
         raise ValueError(f"{out} is a folder; name a file to write, such as {out / 'out'}{(*suffixes, '')[0]}.")
     if not os.access(out.parent, os.W_OK):

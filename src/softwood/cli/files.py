@@ -49,7 +49,7 @@ def find_files(source: str) -> list[str]:
         return found
     found = sorted(path for path in glob.glob(source, recursive=True) if os.path.isfile(path))
     if not found:
-        raise TableFileError(f"No file matches {source!r}. Check the path (the present folder is {os.getcwd()}).")
+        raise TableFileError(f"No file matches {source!r}. Check the path (the current folder is {os.getcwd()}).")
     return found
 
 
@@ -72,7 +72,7 @@ def long_table(source: str, target: str | None, drop: Sequence[str]) -> TableFil
 def _require_parquet(source: str) -> None:
     others = [path for path in find_files(source) if not path.lower().endswith(_PARQUET)]
     if others:
-        raise TableFileError(f"Files of one table must be Parquet files; {others[0]} is not. Convert it.")
+        raise TableFileError(f"A table in several files must be in Parquet files; {others[0]} is not one. Convert it.")
 
 
 def read_files(source: str) -> Any:
@@ -101,7 +101,7 @@ def infer_long_task(files: TableFiles) -> str:
 def split_rows(files: TableFiles, test_fraction: float, seed: int) -> tuple[TableFiles, TableFiles]:
     """Training rows and test rows of the same files."""
     if not 0 < test_fraction < 1:
-        raise ValueError(f"The test part must be a share between 0 and 1; got {test_fraction:g}.")
+        raise ValueError(f"--test-fraction must be between 0 and 1; got {test_fraction:g}.")
     test = RowShare(test_fraction, seed)
     return replace(files, keeps=replace(test, is_rest=True)), replace(files, keeps=test)
 
@@ -119,7 +119,7 @@ def test_metrics(estimator: Any, files: TableFiles) -> tuple[dict[str, float], i
             is_class = hasattr(estimator, "classes_")
             predictions.append((estimator.predict_proba if is_class else estimator.predict)(features))
     if not truths:
-        raise ValueError("The test part must have rows; it has none. Hold out a larger share with --test-fraction.")
+        raise ValueError("The test must have rows; it has none. Use a larger --test-fraction.")
     y, predicted = np.concatenate(truths), np.concatenate(predictions)
     return _metrics(estimator, y, predicted), len(y)
 
@@ -140,7 +140,9 @@ def predict_files(
     names = [os.path.basename(path) for path in files]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
-        raise ValueError(f"Names of the files must differ, as their predictions lie in one folder; {repeated!r} twice.")
+        raise ValueError(
+            f"File names must differ, because predictions go to one folder; {repeated!r} occurs twice. Rename one."
+        )
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} must be a folder for the predictions of {len(files)} files; it is a file.")
     for path, name in zip(files, names, strict=True):

@@ -59,7 +59,7 @@ class LearningTask:
     def split(self, test_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Indices of training and test rows; classes are spread evenly where each has two rows."""
         if not 0 < test_fraction < 1:
-            raise ValueError(f"The test part must be a share between 0 and 1; got {test_fraction:g}.")
+            raise ValueError(f"--test-fraction must be between 0 and 1; got {test_fraction:g}.")
         n = len(self.target)
         stratify = None
         if self.task == "classification":
@@ -67,7 +67,7 @@ class LearningTask:
             if counts.min() >= 2 and min(test_fraction, 1 - test_fraction) * n >= len(counts):
                 stratify = self.target
         if n < 2:
-            raise ValueError(f"A table needs two rows to hold out a test part; it has {n}. Add rows.")
+            raise ValueError(f"The table must have at least two rows, one of them for the test; it has {n}. Add rows.")
         training, test = train_test_split(np.arange(n), test_size=test_fraction, random_state=seed, stratify=stratify)
         return np.sort(training), np.sort(test)
 
@@ -150,7 +150,7 @@ def known_task(frame: Any, model: Model, target: str) -> LearningTask:
     if model.head.task == "multilabel":
         raise ValueError(
             f"The model must predict one target; this one predicts {len(model.head.classes)} labels of each row. "
-            "Measure it in Python, with the estimator that softwood.load gives."
+            "Evaluate it in Python, with the estimator that softwood.load returns."
         )
     index_of = {label: i for i, label in enumerate(class_labels(model.head.classes))}
     labels = _class_texts(table, j)
@@ -158,7 +158,7 @@ def known_task(frame: Any, model: Model, target: str) -> LearningTask:
     if unknown:
         raise ValueError(
             f"The classes of {target!r} must be those of the model, {', '.join(map(repr, index_of))}; got "
-            f"{unknown[0]!r}. Name the right column with --target, or leave these rows out."
+            f"{unknown[0]!r}. Choose another column with --target, or leave these rows out."
         )
     codes = np.array([index_of[label] for label in labels])
     return LearningTask(features, model.head.classes[codes], target, "classification", notes)
@@ -248,7 +248,7 @@ def _remedy(missing: Sequence[str], names: Sequence[str]) -> str:
     near = _nearest(missing[0], names, 0.6)
     if near is None:
         return "is missing. Add it, or train without it."
-    return f"is missing (is it {near!r} here? Rename it)."
+    return f"is missing. If it is called {near!r} here, rename it."
 
 
 def _target_values(table: Table, j: int, task: str) -> np.ndarray:
@@ -267,12 +267,12 @@ def _target_values(table: Table, j: int, task: str) -> np.ndarray:
     distinct = sorted(set(labels))
     if len(distinct) < 2:
         raise ValueError(
-            f"A classification needs two classes; {name!r} is {distinct[0]!r} in every row. Choose another target, "
-            "or add rows of another class."
+            f"The target of a classification must have two classes; {name!r} is {distinct[0]!r} in every row. "
+            "Choose another target, or add rows of another class."
         )
     if len(distinct) > max(MAX_INTEGER_CLASSES, len(labels) // 2):
         raise ValueError(
-            f"The target {name!r} has {len(distinct)} classes in {len(labels)} rows, too many to learn. "
+            f"The target {name!r} has {len(distinct)} classes in {len(labels)} rows, which is too many to learn. "
             "Choose another column, or --task regression for numbers."
         )
     if kind == "numeric":
@@ -328,7 +328,7 @@ def _look_at(table: Table, j: int) -> tuple[str | None, str | None]:
         return "has no values at all", None
     is_id = len(present) > MAX_ONE_HOT_LEVELS and len(distinct) == len(present)
     words = sorted(label for label in distinct if not _is_number(label))
-    remedy = f"Correct or empty such cells; or leave the column out with --drop {shlex.quote(name)}."
+    remedy = f"Correct or empty such cells, or leave the column out with --drop {shlex.quote(name)}."
     if 0 < len(words) <= len(distinct) // 10:
         mistake = f"Column {name!r} holds numbers, but also {words[0]!r}{hint(words[0], 'numeric')}"
         if is_id:
@@ -337,7 +337,7 @@ def _look_at(table: Table, j: int) -> tuple[str | None, str | None]:
     alike = looks_like(words)
     if alike is not None and len(words) == len(distinct):
         note = (
-            f"Column {name!r} looks like {alike}, but is read as text, as {words[0]!r} shows{hint(words[0], 'text')}."
+            f"Column {name!r} looks like {alike}, but is read as text because of {words[0]!r}{hint(words[0], 'text')}."
         )
         return ("has a different text in every row" if is_id else None), note
     return ("has a different text in every row, like an identifier" if is_id else None), None

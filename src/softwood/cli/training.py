@@ -117,7 +117,7 @@ def train(
     if report and trained.parts is not None:
         files |= _write_report_files(out, estimator, *trained.parts)
     elif report:
-        print_notes(["Files larger than memory have no report; write rows to a file and use softwood report."])
+        print_notes(["Files larger than memory have no --report; write some rows to a file and run softwood report."])
     names = {key: str(path) for key, path in files.items()}
     if as_json:
         print(as_json_text({key: value for key, value in run.items() if key != "history"} | {"files": names}))
@@ -272,7 +272,7 @@ def _estimator(task: str, params: dict[str, Any], seed: int, n_jobs: int | None,
     known = kind().get_params(deep=False)
     unknown = sorted(set(params) - set(known))
     if unknown:
-        raise ValueError(f"Parameters must be those of {kind.__name__}; {unknown[0]!r} is not one of them.")
+        raise ValueError(f"Parameters must be those of {kind.__name__}; {unknown[0]!r} is not one of them. Remove it.")
     return kind(**params, random_state=seed, n_jobs=n_jobs, verbose=int(verbose))
 
 

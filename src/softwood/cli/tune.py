@@ -186,7 +186,7 @@ def _run_on_cluster(
     from softwood.dask.collections import find_client
 
     if storage is None:
-        raise ValueError("A search on a cluster needs a storage that all workers reach; got None. Give its URL.")
+        raise ValueError("A search on a cluster needs a storage that all workers can reach; got None. Set its URL.")
     find_client(client)
     deadline = None if time_limit is None else time.time() + time_limit
     sent = client.scatter(replace(search, n_jobs=search.n_jobs or 1), broadcast=True, hash=False)

@@ -323,7 +323,7 @@ def _find_parts(X: Any) -> list[ParquetPart]:
             matches = sorted(glob.glob(name, recursive=True))
             if not matches:
                 raise ValueError(
-                    f"X must name Parquet files; no file matches {name!r} (the present folder is {os.getcwd()})."
+                    f"X must name Parquet files; no file matches {name!r} (the current folder is {os.getcwd()})."
                 )
             found += [ParquetPart(os.path.abspath(path), local) for path in matches if os.path.isfile(path)]
     if not found:
