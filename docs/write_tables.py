@@ -19,7 +19,7 @@ from softwood.training.hyperparameters import Hyperparameters, all_declarations
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
-PERFORMANCE = ("torch steps", "trainer steps", "depth", "predictions", "one row", "learners")
+PERFORMANCE = ("torch steps", "trainer steps", "depth", "predictions", "one row", "learners", "fits")
 PAGES = {
     ROOT / "README.md": ("results", "suite"),
     ROOT / "docs" / "hyperparameters.md": ("hyperparameters", "suite"),
@@ -198,18 +198,19 @@ def learners() -> str:
             [
                 report.NAMES[name],
                 f"{ranks[contest.index(name)]:.2f}",
-                _short(own["fit_seconds"].median()),
+                _short(own["fit_cpu_seconds"].median()),
                 _short(1e6 * own["predict_seconds_per_row"].median()),
                 own["file_bytes"].median() / 1000,
             ]
         )
-    heads = ["learner", "mean rank of 5", "fit, s", "prediction, µs per row", "file, kB"]
+    heads = ["learner", "mean rank of 5", "fit, s of CPU", "prediction, µs per row", "file, kB"]
     return _markdown(heads, lines) + f"\n{frame['table'].nunique()} tables; ties share a rank. {_long_fits(frame)}\n"
 
 
 def _long_fits(frame: Any) -> str:
     """A sentence on fit times of long tables beside boosting."""
-    seconds = frame[frame["rows"] > 10_000].pivot_table(index="table", columns="learner", values="fit_seconds")
+    long = frame[frame["rows"] > 10_000]
+    seconds = long.pivot_table(index="table", columns="learner", values="fit_cpu_seconds").dropna()
     faster = {
         (ours, rival): f"{(seconds[ours] / seconds[rival]).median():.2g} times"
         for ours in ("softwood", "softwood_single")
@@ -218,8 +219,25 @@ def _long_fits(frame: Any) -> str:
     return (
         f"On the {len(seconds)} tables above 10,000 rows, XGBoost fits {faster['softwood', 'xgboost']} and LightGBM "
         f"{faster['softwood', 'lightgbm']} faster than softwood, and {faster['softwood_single', 'xgboost']} and "
-        f"{faster['softwood_single', 'lightgbm']} faster than one member (medians over tables)."
+        f"{faster['softwood_single', 'lightgbm']} faster than one member (CPU time, medians over tables)."
     )
+
+
+def fits() -> str:
+    """Shares of the parts of one member's fit."""
+    found = json.loads((BENCHMARKS / "fit_profile.json").read_text())["fits"]
+    parts = list(found[0]["parts"])
+    lines = [
+        [
+            one["rows"],
+            one["epochs"],
+            _short(one["cpu_seconds"]),
+            *(f"{one['parts'][part] / one['cpu_seconds']:.0%}" for part in parts),
+            _short(one["epoch_us_per_row"]),
+        ]
+        for one in found
+    ]
+    return _markdown(["rows", "epochs", "fit, s of CPU", *parts, "an epoch, µs per row"], lines)
 
 
 def files() -> str:
@@ -369,6 +387,7 @@ MAKERS = {
     "one row": one_row,
     "compact": compact,
     "learners": learners,
+    "fits": fits,
     "files": files,
     "flights": flights,
     "shards": shards,
