@@ -18,7 +18,7 @@ from cli_calls import ask, complaint
 from softwood import Loss, TreeEnsembleClassifier, TreeEnsembleRegressor, load
 from softwood.tabular.out_of_core import files as files_module
 from softwood.tabular.out_of_core.files import RowShare, open_files
-from softwood.training import row_cache, stream
+from softwood.training import row_cache, rules, stream
 
 FEW = {"n_members": 2, "n_trees": 8, "max_epochs": 3, "random_state": 0, "n_jobs": 1}
 ONE = FEW | {"n_members": 1, "n_trees": 4}
@@ -282,6 +282,22 @@ def test_columns_of_all_kinds(long, tmp_path):
     assert model.model_.preprocessor.kinds == ("category", "category", "datetime", "boolean", "numeric", "numeric")
     in_memory = TreeEnsembleRegressor(**settings | {"n_members": 1}).fit(X, y)  # reads target means, as files are read
     assert model.score(X, y) > in_memory.score(X, y) - 0.05 > 0.5
+
+
+def test_categories_with_many_rows_per_level_are_read_level_by_level(long, tmp_path, monkeypatch):
+    """y is a slope of the row's level times a number: the mean of a level says nothing."""
+    rng = np.random.default_rng(0)
+    level, size = rng.integers(40, size=2400), rng.normal(size=2400)
+    y = np.where(level % 2, 1.0, -1.0) * size
+    rows = pd.DataFrame({"shop": [f"shop {i}" for i in level], "size": size, "y": y})
+    source = write(rows[:2000], tmp_path / "shops")
+    params = {"n_trees": 8, "depth": 3, "n_members": 1, "max_epochs": 25, "learning_rate": 0.02, "random_state": 0}
+    assert not TreeEnsembleRegressor(**params).fit(source, "y").model_.preprocessor.reads_levels
+    monkeypatch.setattr(rules, "_MANY_ROWS_PER_LEVEL", 40)
+    model = TreeEnsembleRegressor(**params).fit(source, "y", cache=tmp_path / "cache")
+    assert model.model_.preprocessor.reads_levels
+    assert model.score(rows[["shop", "size"]][2000:], y[2000:]) > 0.7
+    same(TreeEnsembleRegressor(**params).fit(source, "y", cache=tmp_path / "cache"), model, rows[["shop", "size"]])
 
 
 def test_max_columns_compact_and_monotone(long, frame, labelled):

@@ -10,6 +10,7 @@ import typing
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import optuna
 import pytest
 from sklearn.base import clone
@@ -118,7 +119,20 @@ def test_auto_depends_on_task_and_size():
     assert resolve_auto(params, TableFacts("multiclass", 100, 3, 4)) == params | {"l1": 0.1, "batch_size": 32}
     assert resolve_auto(params, TableFacts("regression", 100, 3)) == params | {"l1": 0.1, "batch_size": 32}
     assert resolve_auto(params, TableFacts("regression", 20_000, 3)) == params | {"l1": 0.05, "batch_size": 256}
-    assert resolve_auto(params, TableFacts("binary", 10**6, 3, 2)) == params | {"l1": 0.15, "batch_size": 1024}
+    assert resolve_auto(params, TableFacts("binary", 90_000, 3, 2)) == params | {"l1": 0.15, "batch_size": 1024}
+
+
+def test_penalties_fall_with_the_noise_of_an_epoch_where_the_batch_no_longer_grows():
+    known = {"n_members": 2, "batch_size": "auto", "l1": "auto"}
+
+    def penalties(n_rows):
+        facts = TableFacts("binary", n_rows, 3, 2)
+        resolved = resolve_auto(known, facts)
+        return np.array([resolved["l1"], rules.weak_l1(facts, resolved)])
+
+    np.testing.assert_array_equal(penalties(90_000), [0.15, 0.03])
+    np.testing.assert_allclose(penalties(4_000_000), penalties(1_000_000) / 2)
+    np.testing.assert_allclose(penalties(1_000_000), np.array([0.15, 0.03]) * np.sqrt(90.5 / (1_000_000 / 1024)), rtol=1e-3)
 
 
 def test_a_rule_sees_what_was_given_or_chosen_before():

@@ -15,9 +15,13 @@ WARMUP_STEPS = 50
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty.
 _MIN_ROWS_FOR_TWO_PENALTIES = 2000
 _WEAK_L1 = 0.03
+# Rows of an epoch of 90 steps, the longest before the batch stops growing.
+_ROWS_OF_LARGEST_BATCH = 1024 * 64 * 2**0.5
 _BINS_OF_SHORT_REGRESSIONS = 24
 # Levels of a category that are worth a weight per split, and rows that each needs on average.
 _MOST_LEVELS, _MIN_ROWS_PER_LEVEL = 10_000, 4
+# Rows per level that leave no doubt of it.
+_MANY_ROWS_PER_LEVEL = 500
 # Steps that all but the smallest tables can get, steps without progress that end a fit, and steps over which
 # parameters are averaged.
 _MIN_STEPS, _PATIENCE_STEPS, _AVERAGE_STEPS = 3000, 300, 50
@@ -68,16 +72,20 @@ def patience(facts: TableFacts, known: Known) -> int:
 def l1(facts: TableFacts, known: Known) -> float:
     """A weight stays 0 unless the mean of its gradient exceeds this share of the gradient's spread over batches.
 
-    The share does not fall with the number of rows, because the batch grows with it.
+    The mean over an epoch of k steps is uncertain by 1 / sqrt(k) of that spread. The share does not fall with the number
+    of rows while the batch grows with it, as k stays the same; it falls where the batch has reached its largest size.
     """
     if facts.n_rows < _MIN_ROWS_FOR_TWO_PENALTIES:
         return 0.1
-    return 0.05 if facts.task == "regression" and known["n_members"] == 1 else 0.15
+    share = 0.05 if facts.task == "regression" and known["n_members"] == 1 else 0.15
+    return share * _less_noise(facts)
 
 
 def weak_l1(facts: TableFacts, known: Known) -> float | None:
     """The penalty that the first of several members tries beside `l1`; None if none is tried."""
-    return _WEAK_L1 if facts.n_rows >= _MIN_ROWS_FOR_TWO_PENALTIES and known["n_members"] > 1 else None
+    if facts.n_rows < _MIN_ROWS_FOR_TWO_PENALTIES or known["n_members"] == 1:
+        return None
+    return _WEAK_L1 * _less_noise(facts)
 
 
 def tries_levels(facts: TableFacts, known: Known, n_levels: int) -> bool:
@@ -88,6 +96,11 @@ def tries_levels(facts: TableFacts, known: Known, n_levels: int) -> bool:
     """
     are_known = 0 < n_levels <= min(_MOST_LEVELS, facts.n_rows / _MIN_ROWS_PER_LEVEL)
     return are_known and facts.n_rows >= _MIN_ROWS_FOR_TWO_PENALTIES and known["n_members"] > 1
+
+
+def reads_levels(facts: TableFacts, n_levels: int) -> bool:
+    """Whether categories of a table in files are read level by level: no trial is made, as its cells are written once."""
+    return 0 < n_levels <= min(_MOST_LEVELS, facts.n_rows / _MANY_ROWS_PER_LEVEL)
 
 
 def n_bins(facts: TableFacts, known: Known) -> int:
@@ -131,6 +144,11 @@ def average_decay(n_rows: int, known: Known) -> float:
 def warmup(n_rows: int, known: Known) -> float:
     """Share of all steps in which the learning rate rises."""
     return min(0.5, WARMUP_STEPS / (_steps_per_epoch(n_rows, known) * int(known["max_epochs"])))
+
+
+def _less_noise(facts: TableFacts) -> float:
+    """Noise of an epoch's mean gradient, beside that of tables whose batch grows with them."""
+    return min(1.0, (_ROWS_OF_LARGEST_BATCH / facts.n_rows) ** 0.5)
 
 
 def _steps_per_epoch(n_rows: int, known: Known) -> int:

@@ -197,18 +197,20 @@ class Preprocessor:
         is_piece: bool = False,
         signs: Mapping[int, int] | None = None,
         missing_shares: Mapping[int, float] | None = None,
+        by_level: bool = False,
     ) -> Lookups | None:
         """Fit the named encodings to rows of the base matrix; see `softwood.tabular.encoding.features.fit_encodings`.
 
         The name `LOOKUP` stands alone. Its lookups are returned with their basis; a table without any column that has
-        two values gets none. `signs` and `missing_shares` are those of `fit_lookups`.
+        two values gets none. `signs` and `missing_shares` are those of `fit_lookups`, `by_level`
+        is that of `roles`.
         """
         if names == (LOOKUP,):
             assert rows is not None
             assert weight is not None
             lookups = fit_lookups(
                 base,
-                self.roles(),
+                self.roles(by_level=by_level),
                 n_bins=n_bins,
                 rows=rows,
                 weight=weight,

@@ -158,7 +158,7 @@ def prepare(
     outline = Outline.of(total, target, params_for_columns(params, files.features, places))
     if outline.needs_level_sums and sums is None:
         sums = sum((outline.level_sums(piece) for piece in passes.pieces("levels")), LevelSums())
-    encoder = outline.learn(sums)
+    encoder = outline.learn(sums, by_level=rules.reads_levels(outline.facts, outline.preprocessor.most_levels))
     cache = _open(folder, encoder, known[0]) if known is not None and folder is not None else None
     if cache is None:
         cache = _write(folder, passes, outline, encoder, {"source": source, "codes": codes}, pack_summary(total, sums))

@@ -116,8 +116,12 @@ class Outline:
         shares = self.sketch.class_counts / self.sketch.n_rows
         return shares[1:] if self.problem.task == "binary" else shares
 
-    def learn(self, sums: LevelSums | None = None) -> Encoder:
-        """Fit target means and lookups, which complete what turns rows of the table into cells."""
+    def learn(self, sums: LevelSums | None = None, *, by_level: bool = False) -> Encoder:
+        """Fit target means and lookups, which complete what turns rows of the table into cells.
+
+        With `by_level` trees read categories with many levels level by level; levels that no sampled row has count as
+        unseen.
+        """
         crossed: dict[int, NDArray[np.float32]] = {}
         if self.needs_level_sums:
             assert sums is not None
@@ -133,6 +137,7 @@ class Outline:
             weight=self.problem.weight,
             signs=signs,
             missing_shares=self._missing_shares(),
+            by_level=by_level,
         )
         if lookups is None:
             raise ValueError("A table must have a column with two different values; all columns are constant.")
