@@ -132,7 +132,7 @@ def test_penalties_fall_with_the_noise_of_an_epoch_where_the_batch_no_longer_gro
 
     np.testing.assert_array_equal(penalties(90_000), [0.15, 0.03])
     np.testing.assert_allclose(penalties(4_000_000), penalties(1_000_000) / 2)
-    np.testing.assert_allclose(penalties(1_000_000), np.array([0.15, 0.03]) * np.sqrt(90.5 / (1_000_000 / 1024)), rtol=1e-3)
+    np.testing.assert_allclose(penalties(10**6), np.sqrt(90.51 * 1024 / 10**6) * np.array([0.15, 0.03]), rtol=1e-3)
 
 
 def test_a_rule_sees_what_was_given_or_chosen_before():

@@ -155,7 +155,7 @@ class Hyperparameters:
         "auto",
         "L1 penalty on split weights.",
         details='"auto" is 0.1 below 2,000 rows. On longer tables a first member is trained with 0.15 and with 0.03, '
-        "and the others take the one with the better validation loss.",
+        "and the others take the one with the better validation loss. Both are less from 92,682 rows on.",
         auto=rules.l1,
         elsewhere=("reg_alpha",),
     )

@@ -15,7 +15,7 @@ WARMUP_STEPS = 50
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty.
 _MIN_ROWS_FOR_TWO_PENALTIES = 2000
 _WEAK_L1 = 0.03
-# Rows of an epoch of 90 steps, the longest before the batch stops growing.
+# Rows beyond which an epoch has more steps than that of any shorter table: the batch no longer grows.
 _ROWS_OF_LARGEST_BATCH = 1024 * 64 * 2**0.5
 _BINS_OF_SHORT_REGRESSIONS = 24
 # Levels of a category that are worth a weight per split, and rows that each needs on average.
@@ -72,8 +72,8 @@ def patience(facts: TableFacts, known: Known) -> int:
 def l1(facts: TableFacts, known: Known) -> float:
     """A weight stays 0 unless the mean of its gradient exceeds this share of the gradient's spread over batches.
 
-    The mean over an epoch of k steps is uncertain by 1 / sqrt(k) of that spread. The share does not fall with the number
-    of rows while the batch grows with it, as k stays the same; it falls where the batch has reached its largest size.
+    The mean over an epoch of k steps is uncertain by 1 / sqrt(k) of that spread. While the batch grows with the number
+    of rows, k and the share stay the same; where the batch has reached its largest size, the share falls.
     """
     if facts.n_rows < _MIN_ROWS_FOR_TWO_PENALTIES:
         return 0.1
@@ -99,7 +99,7 @@ def tries_levels(facts: TableFacts, known: Known, n_levels: int) -> bool:
 
 
 def reads_levels(facts: TableFacts, n_levels: int) -> bool:
-    """Whether categories of a table in files are read level by level: no trial is made, as its cells are written once."""
+    """Whether categories of a table in files are read level by level; no trial is made, as cells are written once."""
     return 0 < n_levels <= min(_MOST_LEVELS, facts.n_rows / _MANY_ROWS_PER_LEVEL)
 
 
