@@ -613,5 +613,5 @@ def test_mistakes_with_many_files(trained, frame, labelled, tmp_path, capsys):
     assert "name it with --out" in complaint(capsys, "predict", trained, source)
     assert "would be overwritten" in complaint(capsys, "predict", trained, source, "-o", folder)
     frame.to_csv(tmp_path / "rows.csv")
-    assert "must be Parquet files" in complaint(capsys, "train", tmp_path / "rows.cs*", "-t", "label")
+    assert "must be in Parquet files; " in complaint(capsys, "train", tmp_path / "rows.cs*", "-t", "label")
     assert "No file matches" in complaint(capsys, "evaluate", trained, str(tmp_path / "no*.parquet"))
