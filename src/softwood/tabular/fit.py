@@ -141,13 +141,7 @@ def train(
         params = _grown(params, given, previous)
     encodings, lookups, levels = _encodings(params, previous), None, None
     if previous is None:
-        preprocessor.learn_targets(base, problem.target_columns(), rows)
-        names = tuple(dict.fromkeys(encodings))
-        signs = monotone_signs(params["monotonic_cst"], preprocessor, problem.task, encodings)
-        how: dict[str, Any] = {"n_bins": params["n_bins"], "rows": rows, "weight": weight, "signs": signs}
-        lookups = preprocessor.learn_encodings(base, names=names, **how)
-        if lookups is not None and rules.tries_levels(facts, params, preprocessor.most_levels):
-            levels = fit_lookups(base, preprocessor.roles(by_level=True), **how)
+        lookups, levels = _learn_inputs(preprocessor, base, problem, params, encodings, rows, weight)
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
     y = problem.scaled_y(head)
     data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)), problem.score_offset(head))
@@ -163,13 +157,13 @@ def train(
     members = _members(splits, _starting_score(params, problem, head, y, rows, weight), rng, previous)
     if metric is not None or len(validation) > 1:
         members = [replace(member, judge=make_judge(member, judged, head, metric, ends)) for member in members]
+    by_level = None if levels is None else _reading(levels, members, base, other)
     config = training_config(params, head, splits[0][0].n_rows)
     weak_l1 = rules.weak_l1(facts, params) if given["l1"] == "auto" else None
     usual = "R²" if head.task == "regression" else "accuracy"
     shown = usual if metric is None else metric.name
     with Progress(config.max_epochs, len(members), shown) if params["verbose"] else nullcontext() as progress:
         callbacks = Callbacks(config.max_epochs, functions, progress)
-        by_level = None if levels is None else _reading(levels, members, base, other)
         trained, l1_used, reads_levels = _fit(config, members, weak_l1, run, callbacks, deadline, by_level)
     if reads_levels and levels is not None:
         preprocessor.use(levels)
@@ -194,6 +188,26 @@ def _prepare(
     base = preprocessor.read(table)
     rows, weight, count, standing_for = merge_rows(base, problem.row_targets(), problem.weight)
     return preprocessor, base, np.repeat(rows, count), np.repeat(weight / count, count), standing_for
+
+
+def _learn_inputs(
+    preprocessor: Preprocessor,
+    base: NDArray[np.float32],
+    problem: Problem,
+    params: Mapping[str, Any],
+    encodings: Sequence[str],
+    rows: NDArray[np.int64],
+    weight: NDArray[np.float64],
+) -> tuple[Lookups | None, Lookups | None]:
+    """Fit target means and the members' encodings; return lookups, and others by level where those are to be tried."""
+    preprocessor.learn_targets(base, problem.target_columns(), rows)
+    signs = monotone_signs(params["monotonic_cst"], preprocessor, problem.task, encodings)
+    how: dict[str, Any] = {"n_bins": params["n_bins"], "rows": rows, "weight": weight, "signs": signs}
+    lookups = preprocessor.learn_encodings(base, names=tuple(dict.fromkeys(encodings)), **how)
+    facts = problem.facts(len(rows), base.shape[1])
+    if lookups is None or not rules.tries_levels(facts, params, preprocessor.most_levels):
+        return lookups, None
+    return lookups, fit_lookups(base, preprocessor.roles(by_level=True), **how)
 
 
 def _find_codes(table: Table, problem: Problem, params: Mapping[str, Any], rows: NDArray[np.int64]) -> list[int]:
