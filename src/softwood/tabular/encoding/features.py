@@ -299,7 +299,7 @@ class Summary:
         place[levels[np.minimum(place, len(levels) - 1)] != self.values] = len(levels)
         share = np.asarray(self.weight / self.weight.sum(), dtype=np.float64)
         mean = np.bincount(place, share, minlength=len(levels) + 1)[:-1].astype(np.float64)
-        return mean, np.sqrt(mean * (1 - mean))
+        return mean, np.sqrt(mean * np.maximum(0, 1 - mean))  # shares may add up to a little more than 1
 
     def soft_clip(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """The feature SOFT_CLIP of some values, before it is standardised."""
