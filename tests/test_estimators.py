@@ -359,7 +359,7 @@ def test_checkpoint_and_resume(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     options = {"callback": note, "checkpoint_every": 0}
-    monkeypatch.setattr("softwood.tabular.fit.fit_members", lambda *a, **o: fit_members(*a, **o | options))
+    monkeypatch.setattr("softwood.tabular.committee.fit_members", lambda *a, **o: fit_members(*a, **o | options))
     with pytest.raises(KeyboardInterrupt):
         TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c")
     resumed = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c", resume=True)

@@ -41,7 +41,8 @@ def runs(monkeypatch):
         seen.append((config, members, options))
         return fit_members(config, members, **options)
 
-    monkeypatch.setattr("softwood.tabular.fit.fit_members", fit_and_note)
+    for module in ("committee", "fit"):  # of whole tables, and of pieces
+        monkeypatch.setattr(f"softwood.tabular.{module}.fit_members", fit_and_note)
     return seen
 
 
@@ -186,6 +187,39 @@ def test_when_levels_are_tried(runs, n_rows, n_members, l1, n_trials):
     table, y = levels_with_slopes(n_rows)
     TreeEnsembleRegressor(**{**QUICK, "n_members": n_members}, l1=l1).fit(table, y)
     assert len(runs[0][1]) == (n_trials or n_members)
+
+
+def long_table(noise):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(10_000, 4))
+    return X, X[:, 0] + np.sin(2 * X[:, 1]) * X[:, 2] + noise * rng.normal(size=10_000)
+
+
+LONG = {"n_trees": 8, "depth": 3, "max_epochs": 6, "learning_rate": 0.02, "random_state": 0}
+
+
+def test_no_more_members_are_added_where_two_agree(runs, tmp_path):
+    X, y = long_table(noise=20.0)
+    model = TreeEnsembleRegressor(**LONG).fit(X, y, checkpoint=tmp_path / "fit")
+    assert [len(members) for _, members, _ in runs] == [2, 1]  # two penalties, and the second member
+    assert len(model.model_.members) == model.chosen_parameters_["n_members"] == 2
+    assert np.isfinite(model.oof_prediction_).mean() == pytest.approx(2 / 6, abs=0.01)
+    one_thread = TreeEnsembleRegressor(**LONG, n_jobs=1).fit(X, y)
+    np.testing.assert_array_equal(one_thread.predict(X), model.predict(X))
+    resumed = TreeEnsembleRegressor(**LONG).fit(X, y, checkpoint=tmp_path / "fit", resume=True)
+    np.testing.assert_array_equal(resumed.predict(X), model.predict(X))
+    runs.clear()
+    asked = TreeEnsembleRegressor(**LONG, n_members=3).fit(X, y)
+    assert [len(members) for _, members, _ in runs] == [2, 2]
+    assert len(asked.model_.members) == 3
+
+
+def test_members_are_added_where_two_differ(runs):
+    X, y = long_table(noise=0.1)
+    weight = np.where(X[:, 3] > 0, 2.0, 1.0)
+    model = TreeEnsembleRegressor(**LONG).fit(X[:9000], y[:9000], weight[:9000], eval_set=(X[9000:], y[9000:]))
+    assert len(model.model_.members) == model.chosen_parameters_["n_members"] == 4
+    assert [len(members) for _, members, _ in runs] == [2, 1, 2]
 
 
 def test_pieces_go_on_from_each_other_at_a_constant_rate(runs):

@@ -49,7 +49,7 @@ def threads(monkeypatch):
 
     from softwood.training import fit_members
 
-    monkeypatch.setattr("softwood.tabular.fit.fit_members", note)
+    monkeypatch.setattr("softwood.tabular.committee.fit_members", note)
     monkeypatch.setattr("softwood.tabular.threads.get_num_threads", lambda: 64)
     return seen
 

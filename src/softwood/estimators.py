@@ -22,10 +22,11 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from softwood.model.model import Model
+from softwood.tabular.committee import RunOptions
 from softwood.tabular.distillation.compress import Limits, can_teach, compress_model
 from softwood.tabular.distillation.compression import Compression
 from softwood.tabular.evaluation import read_evaluation_sets
-from softwood.tabular.fit import FitResult, RunOptions, restart
+from softwood.tabular.fit import FitResult, restart
 from softwood.tabular.fitted import FittedAttributes
 from softwood.tabular.loading import plain_parameters
 from softwood.tabular.out_of_core.files import TableFiles, are_files, first_rows, is_long, open_files, read_whole
@@ -50,7 +51,7 @@ _ATTRIBUTES = """\
         Value chosen for each parameter that was "auto".
     oof_prediction_ : ndarray [n, k] or [n]
         Out-of-fold predictions of the training rows, by members that held them out: probabilities, or values of a
-        regression. NaN where no member held a row out (with `n_members` of 4, a third of the rows). Only after `fit` of
+        regression. NaN where no member held a row out (with 4 members, a third of the rows). Only after `fit` of
         a table in memory without an `eval_set`.
     compression_ : Compression
         Sizes, time and score before and after `compress` or `compact=True`.

@@ -26,8 +26,8 @@ from softwood.dask.collections import (
 from softwood.dask.members import MemberTasks
 from softwood.dask.shards import fit_shards
 from softwood.estimators import TreeEnsembleClassifier, TreeEnsembleRegressor, _TreeEnsemble
+from softwood.tabular.committee import RunOptions
 from softwood.tabular.evaluation import read_evaluation_sets
-from softwood.tabular.fit import RunOptions
 from softwood.tabular.out_of_core.outline import Outline
 from softwood.tabular.reading.table import Table
 from softwood.tabular.target import Problem

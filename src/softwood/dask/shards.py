@@ -27,9 +27,10 @@ from softwood.dask.rounds import (
     places_of_shards,
 )
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
+from softwood.tabular.committee import MemberFits, RunOptions, choose_way, train_members
 from softwood.tabular.encoding.features import LOOKUP
 from softwood.tabular.evaluation import evaluation_sets, join_evaluation_sets
-from softwood.tabular.fit import FitResult, RunOptions, _assemble, _fit, training_config
+from softwood.tabular.fit import FitResult, assemble, training_config
 from softwood.tabular.out_of_core.outline import EncodedRows, Encoder, LevelSums, Outline
 from softwood.tabular.out_of_core.sketch import Piece, Sketch, make_piece, merge, sketch
 from softwood.tabular.reading.table import Table, read_table
@@ -181,12 +182,14 @@ def _train(
     with Progress(config.max_epochs, 1, shown) if params["verbose"] else nullcontext() as progress:
         callbacks = Callbacks(config.max_epochs, functions, progress)
         run = replace(run, fit_members=rounds)
-        trained, l1_used, _ = _fit(config, members, weak_l1, run, callbacks, deadline)  # type: ignore[arg-type]
+        fits = MemberFits(run, callbacks, deadline)
+        way = choose_way(fits, config, members, weak_l1=weak_l1)  # type: ignore[arg-type]
+        trained = train_members(fits, way)
     trained = [member for member in trained if member.history] or trained[:1]  # time may have ended before the last
     importance_rows = encoder.base[:N_IMPORTANCE_ROWS]
-    model = _assemble(encoder.preprocessor, [LOOKUP] * len(trained), trained, head, importance_rows)
+    model = assemble(encoder.preprocessor, [LOOKUP] * len(trained), trained, head, importance_rows)
     chosen = {name: params[name] for name in params if given[name] is not params[name]}
-    return FitResult(model, trained, chosen | l1_used), rounds.traffic
+    return FitResult(model, trained, chosen | way.changes), rounds.traffic
 
 
 # Tasks ---------------------------------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ others: what "auto" means (`softwood.training.rules`), checks of labels and scik
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.linear_form import linear_form
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember
+from softwood.tabular.committee import MemberFits, RunOptions, are_alike, choose_way, train_members
 from softwood.tabular.encoding.codes import find_codes
 from softwood.tabular.encoding.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.encoding.features import ENCODING_NAMES, LOOKUP
@@ -36,8 +37,6 @@ from softwood.training.progress import Callbacks, Progress, check_callbacks
 
 # A fold with fewer rows cannot choose the best epoch.
 _MIN_HELD_OUT_ROWS = 2
-# Relative fall of the held-out loss that is worth a weight for each level of a category.
-_LEAST_GAIN_OF_LEVELS = 0.005
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,18 +84,6 @@ def deal_folds(y: np.ndarray, n_folds: int, rng: np.random.Generator) -> NDArray
     return folds
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """Settings of one run rather than of the model: seed, threads, checkpoints, and what trains the members."""
-
-    seed: int
-    n_threads: int | None = None
-    checkpoint: str | os.PathLike[str] | None = None
-    resume: bool = False
-    checkpoint_every: float = 30.0
-    fit_members: Callable[..., list[TrainedMember]] | None = None  # trains members elsewhere
-
-
 def train(
     table: Table,
     problem: Problem,
@@ -129,7 +116,7 @@ def train(
     if len(kept) < n_given:
         table, problem = table.take(kept), problem.take(kept)
     preprocessor, base, rows, weight, standing_for = _prepare(table, problem, previous)
-    codes = _find_codes(table, problem, params, rows) if previous is None else []
+    codes = code_columns(table, problem, params, rows) if previous is None else []
     if codes:
         kinds = ["category" if j in codes else kind for j, kind in enumerate(table.kinds)]
         table = replace(table, kinds=tuple(kinds))
@@ -144,17 +131,15 @@ def train(
         lookups, levels = _learn_inputs(preprocessor, base, problem, params, encodings, rows, weight)
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
     y = problem.scaled_y(head)
-    data = _encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)), problem.score_offset(head))
+    data = encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)), problem.score_offset(head))
     other, judged, ends = base, problem, [0]
     if validation:
         other, judged, ends = join_evaluation_sets(preprocessor, validation)
-        held_out = _encode(
-            preprocessor, lookups, other, judged.scaled_y(head), judged.weight, judged.score_offset(head)
-        )
+        held_out = encode(preprocessor, lookups, other, judged.scaled_y(head), judged.weight, judged.score_offset(head))
         splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
     else:
         splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
-    members = _members(splits, _starting_score(params, problem, head, y, rows, weight), rng, previous)
+    members = _members(splits, starting_score(params, problem, head, y, rows, weight), rng, previous)
     if metric is not None or len(validation) > 1:
         members = [replace(member, judge=make_judge(member, judged, head, metric, ends)) for member in members]
     by_level = None if levels is None else _reading(levels, members, base, other)
@@ -164,18 +149,25 @@ def train(
     shown = usual if metric is None else metric.name
     with Progress(config.max_epochs, len(members), shown) if params["verbose"] else nullcontext() as progress:
         callbacks = Callbacks(config.max_epochs, functions, progress)
-        trained, l1_used, reads_levels = _fit(config, members, weak_l1, run, callbacks, deadline, by_level)
-    if reads_levels and levels is not None:
-        preprocessor.use(levels)
-    model = _assemble(preprocessor, encodings[: len(trained)], trained, head, base[rows[:N_IMPORTANCE_ROWS]])
+        fits = MemberFits(run, callbacks, deadline)
+        way = choose_way(fits, config, members, weak_l1=weak_l1, by_level=by_level)
+        if way.reads_levels and levels is not None:
+            preprocessor.use(levels)
+        are_enough = None
+        if given["n_members"] == "auto" and previous is None and rules.may_stop_adding(facts):
+            are_enough = partial(_are_enough, preprocessor, encodings, head, other, members[0].validation)
+        trained = train_members(fits, way, are_enough)
+    model = assemble(preprocessor, encodings[: len(trained)], trained, head, base[rows[:N_IMPORTANCE_ROWS]])
     chosen = {name: params[name] for name in params if given[name] is not params[name]}
+    if given["n_members"] == "auto":
+        chosen["n_members"] = len(trained)
     oof_scores = None
     if not validation and members[0].validation is not None:
         oof_scores = np.full((n_given, model.n_outputs), np.nan)
         oof_scores[kept] = _out_of_fold(members, trained, len(base))[standing_for]
     if codes:
         chosen["column_kinds"] = {**(params["column_kinds"] or {}), **{table.name(j): "category" for j in codes}}
-    return FitResult(model, trained, chosen | l1_used, oof_scores)
+    return FitResult(model, trained, chosen | way.changes, oof_scores)
 
 
 def _prepare(
@@ -210,58 +202,28 @@ def _learn_inputs(
     return lookups, fit_lookups(base, preprocessor.roles(by_level=True), **how)
 
 
-def _find_codes(table: Table, problem: Problem, params: Mapping[str, Any], rows: NDArray[np.int64]) -> list[int]:
+def code_columns(table: Table, problem: Problem, params: Mapping[str, Any], rows: NDArray[np.int64]) -> list[int]:
     """Columns of numbers to read as categories: none where the caller wants numbers as they are."""
     if params["recipe"] == "paper" or params["encoding"] != "auto" or params["monotonic_cst"] is not None:
         return []
     return find_codes(table, problem.target_columns(), rows, resolve_kinds(params["column_kinds"], table))
 
 
-def _fit(
-    config: TrainingConfig,
-    members: Sequence[MemberData],
-    weak_l1: float | None,
-    run: RunOptions,
-    callbacks: Callbacks,
-    deadline: float | None,
-    by_level: Sequence[MemberData] | None = None,
-) -> tuple[list[TrainedMember], dict[str, float], bool]:
-    """Train the first member in several ways, and the others in the way whose held-out loss is lowest.
-
-    Most tables need the strong penalty; tables with little noise and many interactions need almost none. Categories
-    with many levels are read by target means, or level by level. Only held-out rows can tell what is better. Returned
-    are the members, the chosen penalty, and whether members were trained `by_level`.
-    """
-
-    def fit(config: TrainingConfig, some: Sequence[MemberData], suffix: str = "") -> list[TrainedMember]:
-        return (run.fit_members or fit_members)(
-            config,
-            some,
-            n_threads=run.n_threads,
-            callback=callbacks,
-            time_limit=None if deadline is None else max(0.0, deadline - time.monotonic()),
-            checkpoint=None if run.checkpoint is None else os.fspath(run.checkpoint) + suffix,
-            checkpoint_every=run.checkpoint_every,
-            resume=run.resume,
-            run_seed=run.seed,
-        )
-
-    penalties: list[dict[str, float]] = [{}] if weak_l1 is None else [{}, {"l1": weak_l1}]
-    readings = [members] if by_level is None else [members, by_level]
-    trials = [replace(reading[0], changes=changes) for reading in readings for changes in penalties]
-    if len(trials) == 1 or members[0].validation is None:
-        return fit(config, members), {}, False
-    tried = fit(config, trials, ".first")
-    losses = np.array([member.best_loss for member in tried])
-    losses[len(penalties) :] += _LEAST_GAIN_OF_LEVELS * np.abs(losses[len(penalties) :])
-    best = int(losses.argmin())
-    chosen = readings[best // len(penalties)]
-    config = replace(config, **trials[best].changes)
-    trained = [tried[best]]
-    cut_short = any(member.stopped_by in ("time_limit", "interrupt", "callback") for member in tried)
-    if not cut_short and len(members) > 1:
-        trained += fit(config, chosen[1:])
-    return trained, {} if weak_l1 is None else {"l1": config.l1}, chosen is by_level
+def _are_enough(
+    preprocessor: Preprocessor,
+    encodings: Sequence[str],
+    head: Head,
+    base: NDArray[np.float32],
+    held_out: Samples | None,
+    two: Sequence[TrainedMember],
+) -> bool:
+    """Whether two members agree so well on held-out rows of the base matrix that others would add nothing."""
+    if held_out is None:
+        return False
+    some = base if held_out.rows is None else base[held_out.rows]
+    members = [ModelMember(name, member.trees) for name, member in zip(encodings, two, strict=False)]
+    scores = [Model(preprocessor, [member], head).predictor().base_scores(some) for member in members]
+    return are_alike(head.loss, scores, held_out, len(encodings))
 
 
 def _reading(
@@ -355,15 +317,15 @@ def train_on_piece(
         preprocessor.learn_encodings(base, names=names, n_bins=n_bins, rows=rows, weight=weight, is_piece=True)
     head = previous.model.head if previous is not None else problem.fit_head(rows, problem.weight[rows], is_piece=True)
     y = problem.scaled_y(head)
-    data = _encode(preprocessor, None, base, y, problem.weight)
+    data = encode(preprocessor, None, base, y, problem.weight)
     splits: list[Split] = [(replace(data[name], rows=rows), None) for name in encodings]
-    offset = _starting_score(params, problem, head, y, rows, problem.weight[rows])
+    offset = starting_score(params, problem, head, y, rows, problem.weight[rows])
     members = _members(splits, offset, rng, None if previous is None else previous.model)
     if previous is not None:
         members = [replace(member, start=start) for member, start in zip(members, previous.trained, strict=True)]
     config = replace(training_config(params, head, len(rows)), warmup=0.0, ema=None, max_epochs=1, patience=None)
     trained = fit_members(config, members, n_threads=run.n_threads, keep_state=True, accumulate=previous is not None)
-    model = _assemble(preprocessor, encodings, trained, head, base[rows[:N_IMPORTANCE_ROWS]])
+    model = assemble(preprocessor, encodings, trained, head, base[rows[:N_IMPORTANCE_ROWS]])
     if previous is not None:
         model.history = _append(previous.model.history, model.history)
     return FitResult(model, trained)
@@ -381,7 +343,7 @@ def _scatter(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
     return result
 
 
-def _encode(
+def encode(
     preprocessor: Preprocessor,
     lookups: Lookups | None,
     base: NDArray[np.float32],
@@ -399,7 +361,7 @@ def _encode(
     }
 
 
-def _starting_score(
+def starting_score(
     params: Mapping[str, Any],
     problem: Problem,
     head: Head,
@@ -451,7 +413,7 @@ def _members(
     return members
 
 
-def _assemble(
+def assemble(
     preprocessor: Preprocessor,
     encodings: Sequence[str],
     trained: Sequence[TrainedMember],

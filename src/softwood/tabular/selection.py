@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from softwood.model.model import Model
+from softwood.tabular.committee import RunOptions
 from softwood.tabular.encoding.monotone import restrict_monotone
-from softwood.tabular.fit import FitResult, RunOptions, train, train_on_piece
+from softwood.tabular.fit import FitResult, train, train_on_piece
 from softwood.tabular.reading.table import Table
 from softwood.tabular.screening import screen_columns
 from softwood.tabular.target import Problem

@@ -135,7 +135,7 @@ def read_checkpoint(
 def prepare_checkpoint(path: str | os.PathLike[str] | None, *, resume: bool) -> int | None:
     """Check before training that the file can be written, and return the seed of the run to resume, if there is one.
 
-    A fit may have two checkpoints, the first of which has the suffix ".first".
+    A fit may have several checkpoints, the first of which has the suffix ".first".
     """
     if path is None:
         if resume:

@@ -15,6 +15,8 @@ WARMUP_STEPS = 50
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty.
 _MIN_ROWS_FOR_TWO_PENALTIES = 2000
 _WEAK_L1 = 0.03
+# From this many rows on, two members may be enough.
+_MIN_ROWS_FOR_TWO_MEMBERS = 10_000
 # Rows beyond which an epoch has more steps than that of any shorter table: the batch no longer grows.
 _ROWS_OF_LARGEST_BATCH = 1024 * 64 * 2**0.5
 _BINS_OF_SHORT_REGRESSIONS = 24
@@ -124,8 +126,13 @@ def max_features(facts: TableFacts, known: Known) -> float:
 
 
 def n_members(facts: TableFacts, known: Known) -> int:
-    """6, or 4 from 10,000 rows on."""
-    return 6 if facts.n_rows < 10_000 else 4
+    """6, or at most 4 from 10,000 rows on."""
+    return 4 if may_stop_adding(facts) else 6
+
+
+def may_stop_adding(facts: TableFacts) -> bool:
+    """Whether two members are trained first, and others only where those two differ enough on held-out rows."""
+    return facts.n_rows >= _MIN_ROWS_FOR_TWO_MEMBERS
 
 
 def compact(facts: TableFacts, known: Known) -> bool:

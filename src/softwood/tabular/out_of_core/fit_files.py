@@ -22,17 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
+from softwood.tabular.committee import MemberFits, RunOptions, choose_way, train_members
 from softwood.tabular.encoding.columns import ColumnFacts
 from softwood.tabular.encoding.features import LOOKUP
 from softwood.tabular.evaluation import join_evaluation_sets, make_judge
 from softwood.tabular.fit import (
     FitResult,
-    RunOptions,
-    _assemble,
-    _encode,
-    _find_codes,
-    _fit,
-    _starting_score,
+    assemble,
+    code_columns,
+    encode,
+    starting_score,
     training_config,
 )
 from softwood.tabular.out_of_core.files import TableFiles, optional_values, target_values
@@ -216,7 +215,7 @@ def _with_codes(total: Sketch, passes: _Passes, params: Mapping[str, Any]) -> tu
     """The sketch with columns of codes read as categories; as `train` does, by the evidence of the sampled rows."""
     piece = total.sample.piece(total.facts)
     problem = passes.target.problem(piece.y, piece.n_rows, piece.weight)
-    found = _find_codes(piece.table, problem, params, np.arange(piece.n_rows))
+    found = code_columns(piece.table, problem, params, np.arange(piece.n_rows))
     if not found:
         return total, {}
     names = [total.facts[j].name for j in found]
@@ -298,7 +297,7 @@ def train_on_rows(
     n_trained = cache.n_rows - (cache.n_rows // n_folds if n_folds else 0)
     config = training_config(params, head, n_trained)
     rows = np.arange(len(problem.y))
-    offset = _starting_score(params, problem, head, problem.scaled_y(head), rows, problem.weight)
+    offset = starting_score(params, problem, head, problem.scaled_y(head), rows, problem.weight)
     members = _members(stream, config, params["n_members"], n_folds, n_trained, offset, rng)
     if validation:
         members = _with_evaluation_sets(members, prepared, validation, metric)
@@ -310,14 +309,16 @@ def train_on_rows(
     with Progress(config.max_epochs, len(members), shown) if params["verbose"] else nullcontext() as progress:
         stream.report = None if progress is None else progress.rows
         callbacks = Callbacks(config.max_epochs, functions, progress)
-        trained, l1_used, _ = _fit(config, members, weak_l1, run, callbacks, deadline)
-    model = _assemble(encoder.preprocessor, [LOOKUP] * len(trained), trained, head, encoder.base)
+        fits = MemberFits(run, callbacks, deadline)
+        way = choose_way(fits, config, members, weak_l1=weak_l1)
+        trained = train_members(fits, way)
+    model = assemble(encoder.preprocessor, [LOOKUP] * len(trained), trained, head, encoder.base)
     if prepared.given_columns:
         model.given_columns = prepared.given_columns
     chosen = {name: params[name] for name in params if given[name] is not params[name] and name != "monotonic_cst"}
     if prepared.codes:
         chosen["column_kinds"] = {**(params["column_kinds"] or {}), **prepared.codes}
-    return FitResult(model, trained, chosen | l1_used)
+    return FitResult(model, trained, chosen | way.changes)
 
 
 def _members(
@@ -367,7 +368,7 @@ def _with_evaluation_sets(
         places = [prepared.given_columns.index(column.name) for column in encoder.preprocessor.columns]
         validation = [(table.select(places), problem) for table, problem in validation]
     base, judged, ends = join_evaluation_sets(encoder.preprocessor, validation)
-    encoded = _encode(
+    encoded = encode(
         encoder.preprocessor, encoder.lookups, base, judged.scaled_y(head), judged.weight, judged.score_offset(head)
     )
     found = [replace(member, validation=encoded[LOOKUP]) for member in members]
