@@ -6,8 +6,8 @@ What a simple server does: it keeps the fitted estimator and calls `predict_prob
 their defaults, and one thread. Each value is CPU time of one call in microseconds; the learners take turns, and the
 median of the rounds is shown. A round of NumPy has 2,000 different rows (569 of scikit-learn's breast cancer table),
 and the others 100: the first hundred calls after the turn of the other learner take about twice as long as the next,
-because the weights have left the caches.
-Answers for single rows are compared with those for the whole table first.
+because the weights have left the caches. "Cold" is the worst case of that: before each call, 64 MB of other memory are
+written. Answers for single rows are compared with those for the whole table first.
 """
 
 from __future__ import annotations
@@ -79,6 +79,16 @@ def microseconds(model: Any, rows: list[Any]) -> float:
     return 1e6 * (time.thread_time() - begin) / len(rows)
 
 
+def cold_microseconds(model: Any, rows: list[Any]) -> float:
+    """Median of calls, each after other work that fills all caches."""
+    other_work = np.zeros(8_000_000)
+    taken = []
+    for row in rows[:N_CALLS]:
+        other_work += 1
+        taken.append(microseconds(model, [row]))
+    return float(np.median(taken))
+
+
 def measure(models: dict[str, Any], rows: list[Any]) -> dict[str, Any]:
     together = pl.concat(rows) if isinstance(rows[0], pl.DataFrame) else None
     if together is None:
@@ -91,7 +101,13 @@ def measure(models: dict[str, Any], rows: list[Any]) -> dict[str, Any]:
             taken[name].append(microseconds(model, rows))
     medians = {name: float(np.median(times)) for name, times in taken.items()}
     ratios = [a / b for a, b in zip(taken["softwood"], taken.get("lightgbm", []), strict=False)]
-    return {"median_us": medians, "ratio": float(np.median(ratios)) if ratios else None, "times_us": taken}
+    return {
+        "stored_numbers": models["softwood"].model_.n_parameters.stored,
+        "median_us": medians,
+        "ratio": float(np.median(ratios)) if ratios else None,
+        "cold_us": {name: cold_microseconds(model, rows) for name, model in models.items()},
+        "times_us": taken,
+    }
 
 
 def main() -> None:
@@ -99,7 +115,9 @@ def main() -> None:
     found = []
     for words, (models, rows) in cases().items():
         one = {"row": words, **measure(models, rows)}
-        shown = ", ".join(f"{name} {value:.1f} µs" for name, value in one["median_us"].items())
+        shown = ", ".join(
+            f"{name} {value:.1f} µs (cold {one['cold_us'][name]:.0f})" for name, value in one["median_us"].items()
+        )
         print(f"{words}: {shown}" + (f"; ratio {one['ratio']:.2f}" if one["ratio"] else ""))
         found.append(one)
     versions = machine.versions(("lightgbm", "pandas", "polars"))

@@ -161,12 +161,15 @@ def predictions() -> str:
 def one_row() -> str:
     """A sentence on single rows through the estimators."""
     found = {one["row"]: one for one in _results("one_row")}
-    array, frame = found["NumPy, 30 columns"], found["pandas, 30 columns"]
+    array, frame, tumours = (found[row] for row in ("NumPy, 30 columns", "pandas, 30 columns", "NumPy, breast cancer"))
+    ours, theirs = ([_short(one["median_us"][name]) for one in (array, frame)] for name in ("softwood", "lightgbm"))
+    cold = {name: _short(time) for name, time in tumours["cold_us"].items()}
     return (
-        "Through the estimator, a default model of six members, one row of 30 columns takes "
-        f"{_short(array['median_us']['softwood'])} µs as a NumPy array (LightGBM: "
-        f"{_short(array['median_us']['lightgbm'])} µs) and {_short(frame['median_us']['softwood'])} µs as a pandas "
-        f"frame ({_short(frame['median_us']['lightgbm'])} µs): `python benchmarks/one_row.py`.\n"
+        f"Through the estimator, a default model of six members, one row of 30 columns takes {ours[0]} µs as a NumPy "
+        f"array (LightGBM: {theirs[0]} µs) and {ours[1]} µs as a pandas frame ({theirs[1]} µs). A row of "
+        f"scikit-learn's breast cancer table takes {_short(tumours['median_us']['softwood'])} µs, with a model of "
+        f"{tumours['stored_numbers']:,} numbers; {cold['softwood']} µs if other work has emptied the caches of the CPU "
+        f"before the call (LightGBM: {cold['lightgbm']} µs). Command: `python benchmarks/one_row.py`.\n"
     )
 
 
