@@ -1,11 +1,14 @@
 """Is a change slower? Times of two checkouts of softwood, each built in place, in processes that take turns.
 
-    git worktree add ../before HEAD~1      # and build it: make build
+    git worktree add ../before HEAD~1
+    make -C ../before build && make build
     python benchmarks/compare_builds.py ../before . --rounds 5
 
-Each process times the rows of kernels.py, training_step.py and predict_bars.py with the modules of its own checkout, so
-the benchmarks may differ as the library does, as long as they keep the names that are used below. Times are CPU times,
-the least of many calls in a process; the table has the median over processes and its ratio. One thread, float32.
+Each process is the Python of a checkout's .venv, and times the rows of kernels.py, training_step.py and predict_bars.py
+with the modules of that checkout. So the benchmarks may differ as the library does, as long as they keep the names that
+are used below. Times are CPU times, the least of many calls in a process; one thread, float32. The table has medians
+over processes, and the median and the quartiles of the ratios of two processes that follow one another: other load on
+the machine changes both times of such a pair.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 TURN, SECONDS = 0.02, 0.6  # of one turn of calls, of all turns of a row
 LIMIT = 1.05
@@ -89,15 +93,28 @@ def prediction_rows() -> Rows:
 PARTS = {"kernels": kernel_rows, "training": training_rows, "prediction": prediction_rows}
 
 
-def run(checkout: Path, part: str, match: str) -> dict[str, float]:
-    """The rows of a part whose names contain `match`, timed in a process of the checkout."""
-    if not list((checkout / "src" / "softwood").glob("_core*")):
-        raise SystemExit(f"{checkout} must have its native module in src/softwood; found none. Build it there first.")
-    paths = os.pathsep.join(str((checkout / name).resolve()) for name in ("src", "benchmarks"))
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", __file__, "--part", part, "--match", match]
+def run(checkout: Path, part: str, match: str) -> dict[str, Any]:
+    """Times of the rows whose names contain `match`, from a process of the checkout; or facts on its machine."""
+    checkout = checkout.resolve()
+    python = checkout / ".venv" / "bin" / "python"
+    if not python.exists():
+        raise SystemExit(f"{checkout} must be built in place, but it has no .venv. Run `make build` there first.")
+    environment = os.environ | {"PYTHONPATH": str(checkout / "benchmarks"), "OMP_NUM_THREADS": "1"}
+    command = [str(python), "-P", __file__, "--part", part, "--match", match]
     found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return json.loads(found)  # type: ignore[no-any-return]
+    measured = json.loads(found)
+    if not Path(measured["module"]).is_relative_to(checkout):
+        raise SystemExit(f"{python} must import the softwood of its checkout; it imports {measured['module']}.")
+    return measured["rows"]  # type: ignore[no-any-return]
+
+
+def measure(part: str, match: str) -> dict[str, Any]:
+    """What a process of a checkout prints."""
+    import machine
+    from softwood import _core
+
+    rows = machine.facts() if part == "machine" else {row: call() for row, call in PARTS[part]() if match in row}
+    return {"module": _core.__file__, "rows": rows}
 
 
 def main() -> None:
@@ -106,12 +123,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="processes of each build")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--match", default="", help="only rows whose names contain this")
-    parser.add_argument("--out", type=Path, help="all times as JSON")
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help="machine, commits and all times as JSON")
+    parser.add_argument("--part", choices=[*PARTS, "machine"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part:
-        rows = PARTS[arguments.part]()
-        print(json.dumps({row: measure() for row, measure in rows if arguments.match in row}))
+        print(json.dumps(measure(arguments.part, arguments.match)))
         return
     if len(arguments.checkouts) != 2:
         parser.error(f"two checkouts are needed, the build before and the build after; got {len(arguments.checkouts)}")
@@ -121,12 +137,17 @@ def main() -> None:
             for side, checkout in enumerate(arguments.checkouts):
                 for row, seconds in run(checkout, part, arguments.match).items():
                     times.setdefault(row, ([], []))[side].append(seconds)
-    print("| row | before, µs | after, µs | ratio |\n|---|---|---|---|")
-    for row, (before, after) in times.items():
-        old, new = statistics.median(before), statistics.median(after)
-        print(f"| {row} | {old * 1e6:.2f} | {new * 1e6:.2f} | {new / old:.3f}{' slower' * (new > LIMIT * old)} |")
+    found = []
+    print("| row | before, µs | after, µs | ratio | quartiles |\n|---|---|---|---|---|")
+    for row, pair in times.items():
+        microseconds = [1e6 * statistics.median(seconds) for seconds in pair]
+        low, ratio, high = np.quantile([new / old for old, new in zip(*pair, strict=True)], [0.25, 0.5, 0.75]).tolist()
+        old, new = (f"{time:.2f}" for time in microseconds)
+        print(f"| {row} | {old} | {new} | {ratio:.3f}{' slower' * (ratio > LIMIT)} | {low:.3f} to {high:.3f} |")
+        found.append({"row": row, "median_us": microseconds, "ratio": ratio, "quartiles": [low, high], "seconds": pair})
     if arguments.out:
-        arguments.out.write_text(json.dumps(times, indent=1))
+        machines = [run(checkout, "machine", "") for checkout in arguments.checkouts]
+        arguments.out.write_text(json.dumps({"machine": machines, "results": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
