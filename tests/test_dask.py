@@ -332,7 +332,7 @@ def test_a_file_that_is_damaged_inside_is_told_and_a_second_fit_is_none_the_wors
     whole = (tmp_path / "1.parquet").read_bytes()
     (tmp_path / "1.parquet").write_bytes(whole[:4] + bytes(2000) + whole[2004:])  # its end, with its columns, is whole
     model = DaskTreeEnsembleClassifier(**SHARDS | {"strategy": strategy, "max_epochs": 1})
-    with pytest.raises(ValueError, match=r"partition 1 is not .*\)\. A file is damaged inside; partitions are in"):
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/1\.parquet cannot be read .*Check that it is a whole Parquet"):
         model.fit(str(tmp_path / "*.parquet"), "label")
     (tmp_path / "1.parquet").write_bytes(whole)
     model.fit(str(tmp_path / "*.parquet"), "label")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from softwood.tabular.out_of_core.files import open_files
+from softwood.tabular.out_of_core.files import ParquetPart, open_files
 
 # Seconds to wait for a worker: the first one, or another one when all have gone.
 WORKER_TIMEOUT = 30.0
@@ -29,14 +29,14 @@ class Partitions:
     ----------
     tables, targets : list of Delayed
     weights : list of Delayed, or None
-    advice : str
-        What to do if a partition cannot be read.
+    files : list of ParquetPart
+        Where the table comes from, if it was named by local paths.
     """
 
     tables: list[Any]
     targets: list[Any]
     weights: list[Any] | None
-    advice: str
+    files: list[ParquetPart]
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,9 @@ def is_collection(X: Any) -> bool:
 
 def read_partitions(X: Any, y: Any, sample_weight: Any = None) -> Partitions:
     """Partitions of a Dask DataFrame or Array, or of Parquet files; y may be the name of a column of a frame."""
-    advice = " X.partitions[number].compute() shows where the error comes from."
+    files: list[ParquetPart] = []
     if isinstance(X, (str, os.PathLike)) or (isinstance(X, list) and all(isinstance(x, (str, os.PathLike)) for x in X)):
-        advice = " A file is damaged inside; partitions are in the order of the files."
-        X = _read_parquet([os.fspath(x) for x in X] if isinstance(X, list) else os.fspath(X), y, sample_weight)
+        X, files = _read_parquet([os.fspath(x) for x in X] if isinstance(X, list) else os.fspath(X), y, sample_weight)
     if not is_collection(X):
         raise TypeError(
             f"X must be a Dask DataFrame, a Dask Array or a path of Parquet files; got {type(X).__name__}. Use "
@@ -93,7 +92,7 @@ def read_partitions(X: Any, y: Any, sample_weight: Any = None) -> Partitions:
     tables = [piece.drop(columns=named) for piece in pieces] if named else pieces
     targets = _beside(pieces, y, "y")
     weights = None if sample_weight is None else _beside(pieces, sample_weight, "sample_weight")
-    return Partitions(tables, targets, weights, advice)
+    return Partitions(tables, targets, weights, files)
 
 
 def load_partitions(partitions: Partitions, client: Any) -> LoadedParts:
@@ -106,10 +105,13 @@ def load_partitions(partitions: Partitions, client: Any) -> LoadedParts:
     except RuntimeError:  # no workers
         raise
     except Exception as error:
+        # Dask's error does not name the file: read them all, which names the one that is damaged inside.
+        gather(client, [client.submit(_require_readable, file, pure=False) for file in partitions.files])
         bad = next((i for i, future in enumerate(described) if future.status == "error"), 0)
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(
-            f"Each partition must be readable as a table; partition {bad} is not ({reason}).{partitions.advice}"
+            f"Each partition must be readable as a table; partition {bad} is not ({reason}). "
+            "X.partitions[number].compute() shows where the error comes from."
         ) from error
     _require_one_table(facts)
     return LoadedParts(parts, facts)
@@ -193,14 +195,16 @@ def find_client(client: Any) -> Any:
     return client
 
 
-def _read_parquet(paths: str | list[str], y: Any, sample_weight: Any) -> Any:
+def _read_parquet(paths: str | list[str], y: Any, sample_weight: Any) -> tuple[Any, list[ParquetPart]]:
+    """A Dask DataFrame, and the files that it reads if they are local."""
     from dask.dataframe import read_parquet
 
     is_local = all("://" not in path for path in ([paths] if isinstance(paths, str) else paths))
+    files: list[ParquetPart] = []
     if is_local and isinstance(y, str):  # Dask takes the columns of the first file for those of all
-        open_files(paths, y, sample_weight if isinstance(sample_weight, str) else None)
+        files = open_files(paths, y, sample_weight if isinstance(sample_weight, str) else None).parts
     try:
-        return read_parquet(paths)
+        return read_parquet(paths), files
     except Exception as error:
         raise ValueError(
             f"X must name Parquet files that can be read; {paths!r} cannot be ({type(error).__name__}: {error})."
@@ -274,6 +278,10 @@ def _content(column: Any) -> str:
     kinds = {"boolean": "booleans", "date": "dates", "datetime": "dates"}
     numbers = ("integer", "floating", "mixed-integer-float", "decimal")
     return "numbers" if found in numbers else kinds.get(found, "texts")
+
+
+def _require_readable(file: ParquetPart) -> None:
+    file.require_readable()
 
 
 def _first_rows(part: Sequence[Any]) -> Any:

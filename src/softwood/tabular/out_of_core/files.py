@@ -83,6 +83,17 @@ class ParquetPart:
         except (pa.ArrowException, OSError) as error:
             raise self.unreadable(error) from error
 
+    def require_readable(self) -> None:
+        """Read all rows, of which nothing is kept; raise the error that names the file if one cannot be read."""
+        file = self.open()
+        try:
+            for _ in file.iter_batches(use_threads=False):
+                pass
+        except Exception as error:
+            raise self.unreadable(error) from error
+        finally:
+            file.close()
+
     def unreadable(self, error: Exception) -> ValueError:
         """The error for a file that is damaged, absent or no Parquet file."""
         reason = " ".join(str(error).split())[:200]
@@ -303,6 +314,7 @@ def optional_values(piece: Any, name: str | None, what: str) -> np.ndarray | Non
 
 
 def _find_parts(X: Any) -> list[ParquetPart]:
+    """The files that X names."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
