@@ -17,6 +17,7 @@ from own_process import (  # noqa: F401 - hooks
     pytest_runtestloop,
     pytest_sessionfinish,
 )
+from parquet_tables import frame, labelled, long  # noqa: F401 - fixtures
 
 # Deterministic, so that a red run is red again; "quick" serves the runs that repeat a module per instruction set.
 settings.register_profile("full", max_examples=150, deadline=None, derandomize=True)
