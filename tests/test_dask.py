@@ -239,7 +239,10 @@ def test_shards_take_codes_for_categories_as_a_local_fit_does(client):
     shop, x = rng.integers(0, 300, 6000), rng.normal(size=6000)
     y = rng.normal(size=300)[shop] + x
     rows = dd.from_pandas(pd.DataFrame({"shop": shop, "x": x, "y": y}), npartitions=2)
-    model = DaskTreeEnsembleRegressor(**SHARDS | {"max_epochs": 2}).fit(rows, "y")
+    seen = []
+    params = SHARDS | {"max_epochs": 2, "callbacks": [lambda epoch: seen.append(epoch.epoch)]}
+    model = DaskTreeEnsembleRegressor(client=client, **params).fit(rows, "y")
+    assert seen == [0, 1]
     assert model.chosen_parameters_["column_kinds"] == {"shop": "category"}
     assert model.model_.preprocessor.columns[0].kind == "category"
 

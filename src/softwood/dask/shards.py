@@ -77,7 +77,7 @@ def fit_shards(
         outline = _outline(client, pieces, target, params)
     sums = None
     if outline.needs_level_sums:
-        light = client.submit(_same, outline, pure=False)
+        light = client.submit(_same, replace(outline, params={}), pure=False)  # a client and callbacks stay here
         parts = [client.submit(_level_sums, light, piece, pure=False) for piece in pieces]
         (sums,) = gather(client, [client.submit(_add_all, parts, pure=False)])
     encoder = outline.learn(sums)
