@@ -209,6 +209,19 @@ def test_categories_with_many_rows_per_level_are_read_level_by_level(long, tmp_p
     same(TreeEnsembleRegressor(**params).fit(source, "y", cache=tmp_path / "cache"), model, rows[["shop", "size"]])
 
 
+def test_weights_of_many_levels_count_as_memory(long, tmp_path, monkeypatch):
+    monkeypatch.setattr(rules, "_MANY_ROWS_PER_LEVEL", 1)
+    rng = np.random.default_rng(0)
+    levels, y = rng.permutation(np.arange(8000) % 4000), rng.normal(size=8000)
+    source = write(pd.DataFrame({"shop": [f"shop {i}" for i in levels], "x": y + 1, "y": y}), tmp_path / "shops")
+    model = TreeEnsembleRegressor(n_members=1, max_epochs=1, random_state=0, memory_limit="300MB")
+    with pytest.raises(ValueError, match=r"at least 3.. MB for a table of 2 columns; got 300 MB. .* with many levels"):
+        model.fit(source, "y", cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+    model.set_params(n_trees=8).fit(source, "y", cache=tmp_path / "cache")
+    assert model.model_.preprocessor.reads_levels
+
+
 def test_max_columns_compact_and_monotone(long, frame, labelled):
     model = TreeEnsembleClassifier(**ONE | {"max_columns": 3}).fit(labelled, "label")
     assert len(model.selected_columns_) == 3

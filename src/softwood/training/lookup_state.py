@@ -66,8 +66,7 @@ class LookupState(MemberState):
     def _random_arrays(self, seed: int, given_offset: FloatArray | None, n_outputs: int) -> dict[str, Any]:
         config, shape, random = self.config, self.shape, np.random.default_rng(seed)
         q = len(self.lookups.columns)
-        n_allowed = max(1, round(config.max_features * q))
-        n_block_columns = min(q, _COLUMNS_PER_SPLIT_COLUMN * n_allowed)
+        n_allowed, n_block_columns = _columns_per_split_and_block(config, q)
         keys = random.random((shape.n_blocks, q), dtype=np.float32)
         chosen = np.sort(np.argpartition(keys, n_block_columns - 1, axis=1)[:, :n_block_columns], axis=1)
         keys = random.random((shape.n_blocks, n_block_columns, LANES), dtype=np.float32)
@@ -154,6 +153,20 @@ class LookupState(MemberState):
         columns, block_columns = self.lookups.native_columns, self.arrays["block_columns"]
         _core.lookup_values(columns, block_columns, np.ascontiguousarray(table), values, get_num_threads())
         return values
+
+
+def weight_bytes(config: TrainingConfig, lookups: Lookups) -> int:
+    """Memory of a member's table weights: these, what the optimiser keeps of them, and those of the best epoch."""
+    q = len(lookups.columns)
+    share = _columns_per_split_and_block(config, q)[1] / q  # of the columns, which blocks draw at random
+    n_rows = BlockShape(config.n_trees, config.depth).n_blocks * share * sum(c.n_parameters for c in lookups.columns)
+    n_arrays = len(with_moments({"table": np.zeros(0)}, config.ema)) + 1
+    return int(4 * n_arrays * LANES * n_rows)
+
+
+def _columns_per_split_and_block(config: TrainingConfig, n_columns: int) -> tuple[int, int]:
+    n_allowed = max(1, round(config.max_features * n_columns))
+    return n_allowed, min(n_columns, _COLUMNS_PER_SPLIT_COLUMN * n_allowed)
 
 
 def _start_monotone(parameters: dict[str, FloatArray], row_signs: npt.NDArray[np.int64], shape: BlockShape) -> None:

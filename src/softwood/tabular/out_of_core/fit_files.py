@@ -25,6 +25,7 @@ from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.tabular.committee import MemberFits, RunOptions, choose_way, train_members
 from softwood.tabular.encoding.columns import ColumnFacts
 from softwood.tabular.encoding.features import LOOKUP
+from softwood.tabular.encoding.lookups import Lookups
 from softwood.tabular.evaluation import join_evaluation_sets, make_judge
 from softwood.tabular.fit import (
     FitResult,
@@ -44,6 +45,7 @@ from softwood.tabular.selection import params_for_columns, select_columns
 from softwood.tabular.target import Problem, TargetKind
 from softwood.training import MemberData, Samples, TrainingConfig, rules
 from softwood.training.judge import EvaluationSet, Judge, Metric, resolve_metric
+from softwood.training.lookup_state import weight_bytes
 from softwood.training.progress import Callbacks, Progress, RowReport, check_callbacks
 from softwood.training.row_cache import RowCache, RowShape, open_cache, read_facts, write_cache
 from softwood.training.stream import RowStream, n_held_out_rows, window_bytes
@@ -158,6 +160,8 @@ def prepare(
     if outline.needs_level_sums and sums is None:
         sums = sum((outline.level_sums(piece) for piece in passes.pieces("levels")), LevelSums())
     encoder = outline.learn(sums, by_level=rules.reads_levels(outline.facts, outline.preprocessor.most_levels))
+    config = training_config(outline.params, outline.head, total.n_rows)
+    require_memory(files, outline.params, memory_limit, encoder.lookups, weight_bytes(config, encoder.lookups))
     cache = _open(folder, encoder, known[0]) if known is not None and folder is not None else None
     if cache is None:
         cache = _write(folder, passes, outline, encoder, {"source": source, "codes": codes}, pack_summary(total, sums))
@@ -165,21 +169,33 @@ def prepare(
     return PreparedRows(outline, encoder, cache, given, codes)
 
 
-def require_memory(files: TableFiles, params: Mapping[str, Any], memory_limit: int) -> None:
-    """Refuse a table that needs more memory than is allowed; sizes do not follow the limit, so that results do not."""
+def require_memory(
+    files: TableFiles,
+    params: Mapping[str, Any],
+    memory_limit: int,
+    lookups: Lookups | None = None,
+    member_bytes: int = 0,
+) -> None:
+    """Refuse a table that needs more memory than is allowed; sizes do not follow the limit, so that results do not.
+
+    The lookups, and the bytes that the weights of a member take, are known after the passes over the files.
+    """
     p = len(files.features)
-    q = 2 * p  # dates and categories have several base columns; most tables have fewer
+    # Dates and categories have several base columns; most tables have fewer.
+    q = 2 * p if lookups is None else len(lookups.columns)
     n_members = params["n_members"] if isinstance(params["n_members"], int) else 4
     n_sampled = min(files.n_rows, max_sampled_rows(p))
     n_bins = params["n_bins"] if isinstance(params["n_bins"], int) else rules.most_bins(files.n_rows)
     bins = _BIN_BYTES * n_sampled * n_bins
     piece = _PIECE_CELL_BYTES * min(files.n_rows, files.piece_rows) * (p + 2)
     training = window_bytes(files.n_rows, q) + n_members * n_held_out_rows(files.n_rows, q) * (4 * q + 16)
+    training += (n_members + 1) * member_bytes  # once more while the arrays of one are made
     needed = _OTHER_BYTES + _SAMPLE_CELL_BYTES * n_sampled * p + max(bins, piece, training)
     if needed > memory_limit:
         raise ValueError(
             f"memory_limit must be at least {needed / 1e6:.0f} MB for a table of {p} columns; got "
-            f"{memory_limit / 1e6:.0f} MB. Allow more, or leave columns out."
+            f"{memory_limit / 1e6:.0f} MB. Allow more, train fewer members or trees, or leave out columns, first "
+            "those with many levels."
         )
 
 
