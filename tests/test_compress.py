@@ -19,8 +19,10 @@ from sklearn.metrics import r2_score
 
 import softwood
 from cli_calls import ask
-from softwood.tabular.distillation.lesson import made_up_rows
+from softwood.model.parts import Head
+from softwood.tabular.distillation.lesson import known_share, made_up_rows
 from softwood.tabular.distillation.teaching import refit_leaves
+from softwood.training import Loss
 
 X_CANCER, Y_CANCER = load_breast_cancer(return_X_y=True)
 
@@ -42,6 +44,25 @@ def test_a_compressed_model_predicts_new_rows_almost_as_before(large, small):
     assert small.score(X_CANCER[400:], Y_CANCER[400:]) > large.score(X_CANCER[400:], Y_CANCER[400:]) - 0.02
     old, new = large.decision_function(X_CANCER[400:]), small.decision_function(X_CANCER[400:])
     assert r2_score(np.clip(old, -8, 8), new) > 0.95
+
+
+def test_little_knowledge_is_not_lost_with_the_noise():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 6))
+    y = rng.random(20_000) < 1 / (1 + np.exp(-0.4 * X[:, 0] * X[:, 1] - 0.3 * np.sin(2 * X[:, 2])))
+    model = softwood.TreeEnsembleClassifier(n_members=1, random_state=0).fit(X, y)
+    old, new = model.decision_function(X), model.compress(X).decision_function(X)
+    assert r2_score(old, new) > 0.98
+
+
+def test_what_a_model_knows_is_the_entropy_that_it_takes_away():
+    head = Head("binary", Loss("binary_cross_entropy"), classes=np.array([0, 1]))
+    quarters = np.log([[3.0], [1 / 3]])  # probabilities of 3/4 and 1/4, the mean is 1/2
+    entropy = -0.75 * np.log(0.75) - 0.25 * np.log(0.25)
+    assert known_share(head, quarters) == pytest.approx(np.log(2) / entropy - 1)
+    assert known_share(head, quarters[[0, 0]]) == pytest.approx(0)
+    labels = replace(head, task="multilabel", classes=np.array(["a", "b"]))
+    assert known_share(labels, np.hstack([quarters, -quarters])) == pytest.approx(np.log(2) / entropy - 1)
 
 
 def test_what_it_did_is_told(large, small):

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.model.model import Model
+from softwood.model.parts import Head
 from softwood.tabular.distillation.compression import Compression, compare, stored_parameters
-from softwood.tabular.distillation.lesson import prepare_lesson
+from softwood.tabular.distillation.lesson import Lesson, known_share, prepare_lesson
 from softwood.tabular.distillation.teaching import Student, StudentShape, teach
 from softwood.tabular.encoding.features import LOOKUP
 from softwood.tabular.encoding.monotone import monotone_signs, restrict_monotone
@@ -30,11 +31,13 @@ _MIN_ROWS = (0, 1500)
 _LONG_SHAPE, _LONG_ROWS = StudentShape(64, depth=3, n_bins=12), 20_000
 # Trees of a student for a number of parameters.
 _TREES = (1, 2, 4, 8, 16, 24, 48, 96)
-# "auto" cuts students down to this share of the model's numbers as long as the expected loss, by task, allows. From a
-# small student it accepts a loss so many times as high before it tries a larger one; with a loss so many times as high
-# as that when pruning could begin, a student gives up.
+# "auto" cuts students down to this share of the model's numbers as long as the expected loss stays below a limit: one
+# for each task, and a share of what the model knows, which is smaller for long tables.
 _AUTO_SHARE = 1 / 150
+_LOST_SHARE, _LONG_LOST_SHARE = 0.01, 0.004
 _AUTO_LOSS = {"binary": 0.012, "multiclass": 0.012, "multilabel": 0.012, "regression": 0.002}
+# From a small student "auto" accepts a loss so many times as high before it tries a larger one; with a loss so many
+# times as high as that when pruning could begin, a student gives up.
 _ACCEPTED, _HOPELESS = 5.0, 1.5
 # Students are cut down to this share of a given loss, because the last cuts cost more than can be foreseen.
 _MARGIN = 0.75
@@ -134,7 +137,7 @@ def teach_students(
     """
     limits.check()
     lesson = prepare_lesson(model, base, seed, n_threads)
-    most = _MARGIN * limits.max_loss if limits.max_loss else _AUTO_LOSS[model.head.task]
+    most = _MARGIN * limits.max_loss if limits.max_loss else _auto_loss(model.head, lesson, len(base))
     accepted = limits.max_loss or _ACCEPTED * most
     least = limits.max_parameters or (0 if limits.max_loss else round(_AUTO_SHARE * stored_parameters(model)))
     tried: list[Student] = []
@@ -150,6 +153,12 @@ def teach_students(
         if limits.max_parameters is not None or student.expected_loss <= accepted:
             return student, tried, lesson.held_out_rows
     return min(tried, key=lambda student: student.expected_loss), tried, lesson.held_out_rows
+
+
+def _auto_loss(head: Head, lesson: Lesson, n_rows: int) -> float:
+    """Expected loss that "auto" allows: a share of what is not known of a row, and of what the model does know."""
+    share = _LONG_LOST_SHARE if n_rows >= _LONG_ROWS else _LOST_SHARE
+    return min(_AUTO_LOSS[head.task], share * known_share(head, lesson.held_out_scores))
 
 
 def _shapes(model: Model, n_rows: int, limits: Limits) -> tuple[StudentShape, ...]:
