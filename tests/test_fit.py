@@ -191,8 +191,8 @@ def test_when_levels_are_tried(runs, n_rows, n_members, l1, n_trials):
 
 def long_table(noise):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(10_000, 4))
-    return X, X[:, 0] + np.sin(2 * X[:, 1]) * X[:, 2] + noise * rng.normal(size=10_000)
+    X = rng.normal(size=(4000, 4))
+    return X, X[:, 0] + np.sin(2 * X[:, 1]) * X[:, 2] + noise * rng.normal(size=4000)
 
 
 LONG = {"n_trees": 8, "depth": 3, "max_epochs": 6, "learning_rate": 0.02, "random_state": 0}
@@ -217,7 +217,7 @@ def test_no_more_members_are_added_where_two_agree(runs, tmp_path):
 def test_members_are_added_where_two_differ(runs):
     X, y = long_table(noise=0.1)
     weight = np.where(X[:, 3] > 0, 2.0, 1.0)
-    model = TreeEnsembleRegressor(**LONG).fit(X[:9000], y[:9000], weight[:9000], eval_set=(X[9000:], y[9000:]))
+    model = TreeEnsembleRegressor(**LONG).fit(X[:3000], y[:3000], weight[:3000], eval_set=(X[3000:], y[3000:]))
     assert len(model.model_.members) == model.chosen_parameters_["n_members"] == 4
     assert [len(members) for _, members, _ in runs] == [2, 1, 2]
 

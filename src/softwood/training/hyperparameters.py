@@ -105,7 +105,7 @@ class Hyperparameters:
     n_members: Count | Auto = declare(
         "auto",
         "Number of ensembles that are trained side by side and averaged.",
-        details='1 gives a single small model. "auto" is 6, or from 10,000 rows on 2, or 4 where those two differ.',
+        details='1 gives a single small model. "auto" is 6, or from 2,000 rows on 2, or 4 where those two differ.',
         aliases=("--members",),
         auto=rules.n_members,
     )

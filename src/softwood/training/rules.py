@@ -12,11 +12,9 @@ from typing import Any
 
 # Steps over which the learning rate rises at the start.
 WARMUP_STEPS = 50
-# From this many rows on, held-out rows can tell a strong from a weak L1 penalty.
-_MIN_ROWS_FOR_TWO_PENALTIES = 2000
+# From this many rows on, held-out rows can tell a strong from a weak L1 penalty, and whether two members are enough.
+_MIN_ROWS_TO_JUDGE = 2000
 _WEAK_L1 = 0.03
-# From this many rows on, two members may be enough.
-_MIN_ROWS_FOR_TWO_MEMBERS = 10_000
 # Rows beyond which an epoch has more steps than that of any shorter table: the batch no longer grows.
 _ROWS_OF_LARGEST_BATCH = 1024 * 64 * 2**0.5
 _BINS_OF_SHORT_REGRESSIONS = 24
@@ -77,7 +75,7 @@ def l1(facts: TableFacts, known: Known) -> float:
     The mean over an epoch of k steps is uncertain by 1 / sqrt(k) of that spread. While the batch grows with the number
     of rows, k and the share stay the same; where the batch has reached its largest size, the share falls.
     """
-    if facts.n_rows < _MIN_ROWS_FOR_TWO_PENALTIES:
+    if facts.n_rows < _MIN_ROWS_TO_JUDGE:
         return 0.1
     share = 0.05 if facts.task == "regression" and known["n_members"] == 1 else 0.15
     return share * _less_noise(facts)
@@ -85,7 +83,7 @@ def l1(facts: TableFacts, known: Known) -> float:
 
 def weak_l1(facts: TableFacts, known: Known) -> float | None:
     """The penalty that the first of several members tries beside `l1`; None if none is tried."""
-    if facts.n_rows < _MIN_ROWS_FOR_TWO_PENALTIES or known["n_members"] == 1:
+    if facts.n_rows < _MIN_ROWS_TO_JUDGE or known["n_members"] == 1:
         return None
     return _WEAK_L1 * _less_noise(facts)
 
@@ -97,7 +95,7 @@ def tries_levels(facts: TableFacts, known: Known, n_levels: int) -> bool:
     tell, but each costs a weight per split.
     """
     are_known = 0 < n_levels <= min(_MOST_LEVELS, facts.n_rows / _MIN_ROWS_PER_LEVEL)
-    return are_known and facts.n_rows >= _MIN_ROWS_FOR_TWO_PENALTIES and known["n_members"] > 1
+    return are_known and facts.n_rows >= _MIN_ROWS_TO_JUDGE and known["n_members"] > 1
 
 
 def reads_levels(facts: TableFacts, n_levels: int) -> bool:
@@ -110,7 +108,7 @@ def n_bins(facts: TableFacts, known: Known) -> int:
 
     A number says more of where a value of its target lies than a class does.
     """
-    is_short = facts.task == "regression" and facts.n_rows < _MIN_ROWS_FOR_TWO_PENALTIES
+    is_short = facts.task == "regression" and facts.n_rows < _MIN_ROWS_TO_JUDGE
     return _BINS_OF_SHORT_REGRESSIONS if is_short else most_bins(facts.n_rows)
 
 
@@ -126,13 +124,13 @@ def max_features(facts: TableFacts, known: Known) -> float:
 
 
 def n_members(facts: TableFacts, known: Known) -> int:
-    """6, or at most 4 from 10,000 rows on."""
+    """6, or at most 4 from 2,000 rows on."""
     return 4 if may_stop_adding(facts) else 6
 
 
 def may_stop_adding(facts: TableFacts) -> bool:
     """Whether two members are trained first, and others only where those two differ enough on held-out rows."""
-    return facts.n_rows >= _MIN_ROWS_FOR_TWO_MEMBERS
+    return facts.n_rows >= _MIN_ROWS_TO_JUDGE
 
 
 def compact(facts: TableFacts, known: Known) -> bool:
