@@ -32,7 +32,7 @@ from softwood.tabular.reading.table import Table, resolve_kinds
 from softwood.tabular.target import Problem
 from softwood.training import EpochRecord, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, rules
 from softwood.training.hyperparameters import resolve_auto
-from softwood.training.judge import resolve_metric
+from softwood.training.judge import Metric, resolve_metric
 from softwood.training.progress import Callbacks, Progress, check_callbacks
 
 # A fold with fewer rows cannot choose the best epoch.
@@ -115,12 +115,8 @@ def train(
     n_given, kept = table.n_rows, np.flatnonzero(problem.weight)
     if len(kept) < n_given:
         table, problem = table.take(kept), problem.take(kept)
-    preprocessor, base, rows, weight, standing_for = _prepare(table, problem, previous)
-    codes = code_columns(table, problem, params, rows) if previous is None else []
-    if codes:
-        kinds = ["category" if j in codes else kind for j, kind in enumerate(table.kinds)]
-        table = replace(table, kinds=tuple(kinds))
-        preprocessor, base, rows, weight, standing_for = _prepare(table, problem, None)
+    read = _read_rows(table, problem, params, previous)
+    preprocessor, base, rows, weight = read.preprocessor, read.base, read.rows, read.weight
     facts = problem.facts(len(rows), base.shape[1])
     given, params = params, resolve_auto(params, facts)
     if previous is not None:
@@ -130,20 +126,9 @@ def train(
     if previous is None:
         lookups, levels = _learn_inputs(preprocessor, base, problem, params, encodings, rows, weight)
     head = previous.head if previous is not None else problem.fit_head(rows, weight)
-    y = problem.scaled_y(head)
-    data = encode(preprocessor, lookups, base, y, _scatter(weight, rows, len(base)), problem.score_offset(head))
-    other, judged, ends = base, problem, [0]
-    if validation:
-        other, judged, ends = join_evaluation_sets(preprocessor, validation)
-        held_out = encode(preprocessor, lookups, other, judged.scaled_y(head), judged.weight, judged.score_offset(head))
-        splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
-    else:
-        splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
-    members = _members(splits, starting_score(params, problem, head, y, rows, weight), rng, previous)
-    if metric is not None or len(validation) > 1:
-        members = [replace(member, judge=make_judge(member, judged, head, metric, ends)) for member in members]
+    members, other = _deal_members(read, problem, head, params, encodings, lookups, validation, metric, previous, rng)
     by_level = None if levels is None else _reading(levels, members, base, other)
-    config = training_config(params, head, splits[0][0].n_rows)
+    config = training_config(params, head, members[0].train.n_rows)
     weak_l1 = rules.weak_l1(facts, params) if given["l1"] == "auto" else None
     usual = "R²" if head.task == "regression" else "accuracy"
     shown = usual if metric is None else metric.name
@@ -164,22 +149,89 @@ def train(
     oof_scores = None
     if not validation and members[0].validation is not None:
         oof_scores = np.full((n_given, model.n_outputs), np.nan)
-        oof_scores[kept] = _out_of_fold(members, trained, len(base))[standing_for]
-    if codes:
-        chosen["column_kinds"] = {**(params["column_kinds"] or {}), **{table.name(j): "category" for j in codes}}
+        oof_scores[kept] = _out_of_fold(members, trained, len(base))[read.standing_for]
+    if read.codes:
+        chosen["column_kinds"] = {**(params["column_kinds"] or {}), **dict.fromkeys(read.codes, "category")}
     return FitResult(model, trained, chosen | way.changes, oof_scores)
 
 
-def _prepare(
-    table: Table, problem: Problem, previous: Model | None
-) -> tuple[Preprocessor, NDArray[np.float32], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Columns; base matrix; training rows in the order of their contents, with weights; which row stands for each."""
-    preprocessor = (
-        learn_columns(table, n_target_columns=problem.n_target_columns) if previous is None else previous.preprocessor
-    )
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of a table as they are trained on.
+
+    Attributes
+    ----------
+    preprocessor : Preprocessor
+    base : ndarray [n, q]
+        The base matrix.
+    rows : ndarray
+        Training rows in the order of their contents; of equal ones, the first stands for all.
+    weight : ndarray
+        Of each of them.
+    standing_for : ndarray [n]
+        Which row stands for each.
+    codes : list of str
+        Names of the columns of numbers that are read as categories.
+    """
+
+    preprocessor: Preprocessor
+    base: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    standing_for: NDArray[np.int64]
+    codes: list[str]
+
+
+def _read_rows(table: Table, problem: Problem, params: Mapping[str, Any], previous: Model | None) -> _Rows:
+    """Learn what the columns hold, by a previous model or anew, and read the table."""
+    if previous is not None:
+        return _rows(table, problem, previous.preprocessor)
+    read = _rows(table, problem, learn_columns(table, n_target_columns=problem.n_target_columns))
+    codes = code_columns(table, problem, params, read.rows)
+    if not codes:
+        return read
+    kinds = ["category" if j in codes else kind for j, kind in enumerate(table.kinds)]
+    table = replace(table, kinds=tuple(kinds))
+    preprocessor = learn_columns(table, n_target_columns=problem.n_target_columns)
+    return _rows(table, problem, preprocessor, [table.name(j) for j in codes])
+
+
+def _rows(table: Table, problem: Problem, preprocessor: Preprocessor, codes: Sequence[str] = ()) -> _Rows:
     base = preprocessor.read(table)
     rows, weight, count, standing_for = merge_rows(base, problem.row_targets(), problem.weight)
-    return preprocessor, base, np.repeat(rows, count), np.repeat(weight / count, count), standing_for
+    return _Rows(
+        preprocessor, base, np.repeat(rows, count), np.repeat(weight / count, count), standing_for, list(codes)
+    )
+
+
+def _deal_members(
+    read: _Rows,
+    problem: Problem,
+    head: Head,
+    params: Mapping[str, Any],
+    encodings: Sequence[str],
+    lookups: Lookups | None,
+    validation: Sequence[tuple[Table, Problem]],
+    metric: Metric | None,
+    previous: Model | None,
+    rng: np.random.Generator,
+) -> tuple[list[MemberData], NDArray[np.float32]]:
+    """What each member is trained on and judged by, and the base matrix that has its held-out rows."""
+    base, rows, y = read.base, read.rows, problem.scaled_y(head)
+    weight = _scatter(read.weight, rows, len(base))
+    data = encode(read.preprocessor, lookups, base, y, weight, problem.score_offset(head))
+    other, judged, ends = base, problem, [0]
+    if validation:
+        other, judged, ends = join_evaluation_sets(read.preprocessor, validation)
+        of_judged = judged.scaled_y(head), judged.weight, judged.score_offset(head)
+        held_out = encode(read.preprocessor, lookups, other, *of_judged)
+        splits: list[Split] = [(replace(data[name], rows=rows), held_out[name]) for name in encodings]
+    else:
+        splits = _hold_out(data, encodings, y, rows, params["validation_fraction"], rng)
+    members = _members(splits, starting_score(params, problem, head, y, rows, read.weight), rng, previous)
+    if metric is not None or len(validation) > 1:
+        members = [replace(member, judge=make_judge(member, judged, head, metric, ends)) for member in members]
+    return members, other
 
 
 def _learn_inputs(
