@@ -28,8 +28,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import softwood
 from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
-from softwood.training import fit_members
+from softwood.training import EpochRecord, fit_members
 from softwood.training.losses import Loss
+from softwood.training.progress import Progress
 
 QUICK = {"n_members": 2, "n_trees": 8, "depth": 3, "max_epochs": 4, "learning_rate": 0.03, "random_state": 0}
 X_CANCER, Y_CANCER = load_breast_cancer(return_X_y=True)
@@ -365,6 +366,17 @@ def test_checkpoint_and_resume(tmp_path, monkeypatch):
     resumed = TreeEnsembleClassifier(**QUICK).fit(X_CANCER, Y_CANCER, checkpoint=tmp_path / "c", resume=True)
     assert epochs == [0, 1, 2, 2, 3]
     np.testing.assert_array_equal(whole.predict_proba(X_CANCER), resumed.predict_proba(X_CANCER))
+
+
+def test_progress_counts_the_members_that_train_now(capsys):
+    def epoch(number, n_members):
+        return [EpochRecord(number, 0.5, 0.25, 3.5, 0.004, 1.0, 0.1, 0.875)] * n_members
+
+    with Progress(2, "accuracy") as progress:
+        for number, n_members in ((0, 3), (1, 2), (0, 1), (1, 1)):
+            progress(epoch(number, n_members))
+    endings = [line.rsplit(", ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert endings == ["3.5 reachable leaves", "1 of 3 done", "3.5 reachable leaves", "3.5 reachable leaves"]
 
 
 def test_verbose_shows_progress(capsys):

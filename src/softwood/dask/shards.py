@@ -179,7 +179,7 @@ def _train(
     weak_l1 = rules.weak_l1(outline.facts, params) if given["l1"] == "auto" else None
     usual = "R²" if head.task == "regression" else "accuracy"
     shown = usual if metric is None else metric.name
-    with Progress(config.max_epochs, 1, shown) if params["verbose"] else nullcontext() as progress:
+    with Progress(config.max_epochs, shown) if params["verbose"] else nullcontext() as progress:
         callbacks = Callbacks(config.max_epochs, functions, progress)
         run = replace(run, fit_members=rounds)
         fits = MemberFits(run, callbacks, deadline)

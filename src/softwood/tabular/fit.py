@@ -132,7 +132,7 @@ def train(
     weak_l1 = rules.weak_l1(facts, params) if given["l1"] == "auto" else None
     usual = "R²" if head.task == "regression" else "accuracy"
     shown = usual if metric is None else metric.name
-    with Progress(config.max_epochs, len(members), shown) if params["verbose"] else nullcontext() as progress:
+    with Progress(config.max_epochs, shown) if params["verbose"] else nullcontext() as progress:
         callbacks = Callbacks(config.max_epochs, functions, progress)
         fits = MemberFits(run, callbacks, deadline)
         way = choose_way(fits, config, members, weak_l1=weak_l1, by_level=by_level)

@@ -108,16 +108,14 @@ class Progress:
     ----------
     max_epochs : int
         Epochs at most.
-    n_members : int
-        Members at the start; those that stopped early are reported as done.
     metric : str
         What the validation metric is called.
     """
 
-    def __init__(self, max_epochs: int, n_members: int, metric: str) -> None:
+    def __init__(self, max_epochs: int, metric: str) -> None:
         self.max_epochs = max_epochs
-        self.n_members = n_members
         self.metric = metric
+        self._epoch, self._n_members = max_epochs, 0
         self._bar: Any = None
         self._task: Any = None
         self._last_line = 0.0
@@ -151,9 +149,12 @@ class Progress:
         if not records:
             return
         epoch = records[0].epoch + 1
+        if epoch <= self._epoch:  # other members, or the same in another way
+            self._n_members = len(records)
+        self._epoch = epoch
         words = describe(records, self.metric)
-        if len(records) < self.n_members:
-            words += f", {self.n_members - len(records)} of {self.n_members} members done"
+        if len(records) < self._n_members:
+            words += f", {self._n_members - len(records)} of {self._n_members} done"
         if self._bar is not None:
             self._bar.update(self._task, completed=epoch, words=words)
         elif epoch in (1, self.max_epochs) or time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:

@@ -322,7 +322,7 @@ def train_on_rows(
     weak_l1 = rules.weak_l1(outline.facts, params) if given["l1"] == "auto" else None
     usual = "R²" if head.task == "regression" else "accuracy"
     shown = usual if metric is None else metric.name
-    with Progress(config.max_epochs, len(members), shown) if params["verbose"] else nullcontext() as progress:
+    with Progress(config.max_epochs, shown) if params["verbose"] else nullcontext() as progress:
         stream.report = None if progress is None else progress.rows
         callbacks = Callbacks(config.max_epochs, functions, progress)
         fits = MemberFits(run, callbacks, deadline)
