@@ -336,8 +336,8 @@ def workers() -> str:
         f"limit of the machine in these runs, two independent processes, is {speed['two_processes_over_one']:.2f} "
         f"times (medians of {len(speed['runs'])} interleaved runs on two cores shared with other programs, load "
         f"average {load:.0f}).\n\n"
-        f"**Recovery.** Killing a worker costs {statistics.median(bits['seconds of recovery']):.0f} s, including the "
-        f"work it had done; an epoch takes {bits['seconds of an epoch']:.0f} s (median of "
+        f"**Recovery.** Killing a worker costs {statistics.median(bits['seconds of recovery']):.1f} s, including the "
+        f"work it had done; an epoch takes {bits['seconds of an epoch']:.1f} s (median of "
         f"{len(bits['seconds of recovery'])} kills, load average {bits['load average']:.0f}).\n\n"
         "**Larger clusters** were not measured, only modelled. With one shard per worker, a round of W workers "
         "takes\n\n"
@@ -345,7 +345,7 @@ def workers() -> str:
         "         + ceil(log2(W)) * (latency + state / bandwidth)\n\n"
         "with levels = ceil(log8(W)): results are averaged up a tree in groups of 8, and the common state is passed "
         f"on from worker to worker. Measured: work {model['work']:.2f} s, state {model['state'] / 1e6:.1f} MB, pooling "
-        f"{1000 * model['pooling']:.0f} ms per result; assumed: latency {1000 * model['latency']:.0f} ms.\n\n"
+        f"{1000 * model['pooling']:.1f} ms per result; assumed: latency {1000 * model['latency']:.0f} ms.\n\n"
     ) + _markdown(heads, lines)
 
 
