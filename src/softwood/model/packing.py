@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# Level of deflate. 9 takes 15 times as long for files that are 1 to 2% smaller.
+_LEVEL = 7
 # Deflate makes at most this many bytes of one.
 _MAX_RATIO = 1032
 _MAX_TEXT_BYTES = 100_000_000
@@ -87,7 +89,7 @@ def unpack_floats(packed: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[
 def _deflated_planes(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Low bytes of all values, then their next bytes, and so on, deflated."""
     planes = values.view(np.uint8).reshape(len(values), values.itemsize).T
-    return np.frombuffer(zlib.compress(planes.tobytes(), 9), dtype=np.uint8)
+    return np.frombuffer(zlib.compress(planes.tobytes(), _LEVEL), dtype=np.uint8)
 
 
 def _inflated_planes(packed: NDArray[np.uint8], count: int, itemsize: int) -> NDArray[Any]:
@@ -103,7 +105,7 @@ def _inflated_planes(packed: NDArray[np.uint8], count: int, itemsize: int) -> ND
 
 def pack_text(text: str) -> NDArray[np.uint8]:
     """Bytes of a text, in UTF-8 and deflated."""
-    return np.frombuffer(zlib.compress(text.encode(), 9), dtype=np.uint8)
+    return np.frombuffer(zlib.compress(text.encode(), _LEVEL), dtype=np.uint8)
 
 
 def unpack_text(packed: NDArray[np.uint8]) -> str:

@@ -31,10 +31,9 @@ _MIN_ROWS = (0, 1500)
 _LONG_SHAPE, _LONG_ROWS = StudentShape(64, depth=3, n_bins=12), 20_000
 # Trees of a student for a number of parameters.
 _TREES = (1, 2, 4, 8, 16, 24, 48, 96)
-# "auto" cuts students down to this share of the model's numbers as long as the expected loss stays below a limit: one
-# for each task, and a share of what the model knows, which is smaller for long tables.
-_AUTO_SHARE = 1 / 150
-_LOST_SHARE, _LONG_LOST_SHARE = 0.01, 0.004
+# "auto" cuts students down to this share of the model's numbers as long as the expected loss stays below a limit. Those
+# of long tables also keep all but this share of what the model knows: where noise is high, that is a lower limit.
+_AUTO_SHARE, _LOST_SHARE = 1 / 150, 0.004
 _AUTO_LOSS = {"binary": 0.012, "multiclass": 0.012, "multilabel": 0.012, "regression": 0.002}
 # From a small student "auto" accepts a loss so many times as high before it tries a larger one; with a loss so many
 # times as high as that when pruning could begin, a student gives up.
@@ -156,9 +155,9 @@ def teach_students(
 
 
 def _auto_loss(head: Head, lesson: Lesson, n_rows: int) -> float:
-    """Expected loss that "auto" allows: a share of what is not known of a row, and of what the model does know."""
-    share = _LONG_LOST_SHARE if n_rows >= _LONG_ROWS else _LOST_SHARE
-    return min(_AUTO_LOSS[head.task], share * known_share(head, lesson.held_out_scores))
+    """Expected loss that "auto" allows."""
+    most = _AUTO_LOSS[head.task]
+    return most if n_rows < _LONG_ROWS else min(most, _LOST_SHARE * known_share(head, lesson.held_out_scores))
 
 
 def _shapes(model: Model, n_rows: int, limits: Limits) -> tuple[StudentShape, ...]:

@@ -39,7 +39,7 @@ _PRUNED_SHARE, _UNDONE_RISE = 0.35, 2.0
 # Where a student cannot keep to the limit, the limit is so many times its lowest loss so far.
 _TOLERATED_RISE = 1.05
 # Weight of the old leaves when new ones are fitted, relative to the mean probability of reaching a leaf; and rows.
-_LEAF_RIDGE, _MAX_LEAF_ROWS = 1e-3, 20_000
+_LEAF_RIDGE, _MAX_LEAF_ROWS = 1e-3, 10_000
 _BLOCK_ROWS = 2048
 
 
