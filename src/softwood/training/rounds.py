@@ -137,7 +137,7 @@ def run_round(plan: RoundPlan, state: CommonState, rows: Samples, shard: int, *,
     started = perf_counter()
     epoch, part = divmod(state.n_rounds, plan.n_rounds)
     piece = _piece(rows, plan, shard, epoch, part)
-    seed = int(np.random.SeedSequence([plan.seed, shard, state.n_rounds]).generate_state(1, np.uint64)[0] >> 1)
+    seed = int(np.random.SeedSequence([plan.seed, shard, state.n_rounds]).generate_state(1, np.uint64)[0]) >> 1
     data = MemberData(replace(rows, rows=piece), seed=seed, offset=plan.offset, n_steps=plan.n_steps)
     member = _ShardState(plan, state, data, n_threads)
     ((status, steps, train_loss, _, leaves, *_),) = member.native.run_epoch([member.native], 0, np.inf, n_threads)
