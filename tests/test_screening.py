@@ -17,7 +17,7 @@ from softwood.tabular.screening import explained_shares
 
 N, P = 300, 20_000
 RNG = np.random.default_rng(0)
-X = sparse.random_array((N, P), density=0.002, rng=RNG, format="csr")
+X = sparse.csr_array(sparse.random(N, P, density=0.002, random_state=RNG))
 MADE = sparse.csr_array(np.where(RNG.random((N, 2)) < 0.3, RNG.uniform(0.5, 1, (N, 2)), 0))
 X = sparse.hstack([X[:, :7], MADE[:, [0]], X[:, 8:19_990], MADE[:, [1]], X[:, 19_991:]], format="csr")
 Y = X[:, [7]].toarray()[:, 0] + X[:, [19_990]].toarray()[:, 0]

@@ -27,7 +27,7 @@ def screen_columns(table: Table, problem: Problem) -> list[int]:
     >>> from scipy import sparse
     >>> from softwood.tabular.reading.table import read_table
     >>> from softwood.tabular.target import regression_problem
-    >>> X = sparse.random_array((100, 2000), density=0.1, rng=np.random.default_rng(0), format="csr")
+    >>> X = sparse.random(100, 2000, density=0.1, random_state=np.random.default_rng(0), format="csr")
     >>> y = X[:, [1999]].toarray()[:, 0]
     >>> chosen = screen_columns(read_table(X), regression_problem(y, 100))
     >>> len(chosen), 1999 in chosen
