@@ -118,7 +118,7 @@ def work(connection: Connection, cores: Sequence[int], threads: int) -> None:
         os.sched_setaffinity(0, cores)
     table: DataTable | None = None
     warm: set[tuple[str, bool]] = set()
-    while (task := connection.recv()) is not None:
+    while (task := _next_task(connection)) is not None:
         try:
             if table is None or table.name != task.table:
                 table = read_table(task.path)
@@ -133,6 +133,13 @@ def work(connection: Connection, cores: Sequence[int], threads: int) -> None:
         except Exception as error:
             note = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
             connection.send({"status": "failed", **note})
+
+
+def _next_task(connection: Connection) -> Task | None:
+    try:
+        return connection.recv()
+    except EOFError:  # the run was killed
+        return None
 
 
 def warm_up(learner: str, task: str, threads: int) -> None:
@@ -168,7 +175,8 @@ class Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs, self.cores, self.threads), daemon=True)
+        # Not a daemon, for joblib gives those one thread. It ends when the pipe closes.
+        self.process = context.Process(target=work, args=(theirs, self.cores, self.threads))
         with threads_in_environment(self.threads):
             self.process.start()
         theirs.close()
