@@ -10,7 +10,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import softwood
-from softwood import TreeEnsembleClassifier, TreeEnsembleRegressor
+from softwood import Loss, TreeEnsembleClassifier, TreeEnsembleRegressor
 
 SETTINGS = {"n_members": 2, "n_trees": 4, "depth": 2, "max_epochs": 4, "random_state": 0}
 X = np.random.default_rng(0).normal(size=(120, 3))
@@ -68,6 +68,19 @@ def test_a_file_cannot_ask_for_threads(tmp_path):
     assert loaded.n_trees == 4
 
 
+def squared_error(scores, targets, weight):
+    return scores - targets, float(np.mean((scores - targets) ** 2) / 2)
+
+
+def test_a_loaded_model_goes_on_with_the_function_that_its_file_does_not_hold(tmp_path):
+    TreeEnsembleRegressor(**SETTINGS, loss=squared_error).fit(X, Y).save(tmp_path / "model.safetensors")
+    model = softwood.load(tmp_path / "model.safetensors").set_params(warm_start=True)
+    with pytest.raises(ValueError, match="pass loss= again"):
+        model.fit(X, Y)
+    before = model.score(X, Y)
+    assert model.set_params(loss=squared_error, max_epochs=20).fit(X, Y).score(X, Y) > before
+
+
 @pytest.mark.parametrize("max_features", [1.0, 0.34])
 def test_warm_start_adds_trees_and_members(max_features):
     model = TreeEnsembleRegressor(**SETTINGS, warm_start=True, max_features=max_features).fit(X, Y)
@@ -90,9 +103,14 @@ def test_warm_start_adds_trees_and_members(max_features):
         ({"n_trees": 3}, "With warm_start n_trees must not get smaller; the fitted model has 4, got 3."),
         ({"n_members": 1}, "With warm_start n_members must not get smaller; the fitted model has 2, got 1."),
         ({"depth": 3}, "With warm_start depth must stay as it is; the fitted model has 2, got 3."),
+        ({"encoding": "standard"}, "With warm_start encoding must stay as it is; the fitted model has 'lookup', got"),
+        ({"batch_norm": True}, "With warm_start batch_norm must stay as it is; the fitted model has False, got True."),
+        ({"recipe": "paper", "n_members": "auto"}, "With warm_start batch_norm must stay as it is"),
+        ({"loss": "huber"}, "the loss must stay as it is; the fitted model has 'squared_error', got 'huber'. Set it"),
+        ({"loss": Loss("squared_error", delta=2.0)}, "the loss must stay as it is; the fitted model has Loss"),
     ],
 )
-def test_warm_start_cannot_shrink_a_model(change, message):
+def test_warm_start_cannot_shrink_or_turn_a_model(change, message):
     model = TreeEnsembleRegressor(**SETTINGS, warm_start=True).fit(X, Y)
     with pytest.raises(ValueError, match=message):
         model.set_params(**change).fit(X, Y)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.linear_form import linear_form
 from softwood.model.model import Model
-from softwood.model.parts import Head, ModelMember
+from softwood.model.parts import Head, ModelMember, Trees
 from softwood.tabular.committee import MemberFits, RunOptions, are_alike, choose_way, train_members
 from softwood.tabular.encoding.codes import find_codes
 from softwood.tabular.encoding.columns import Preprocessor, learn_columns, merge_rows
@@ -125,7 +125,7 @@ def train(
     encodings, lookups, levels = _encodings(params, previous), None, None
     if previous is None:
         lookups, levels = _learn_inputs(preprocessor, base, problem, params, encodings, rows, weight)
-    head = previous.head if previous is not None else problem.fit_head(rows, weight)
+    head = problem.fit_head(rows, weight) if previous is None else _kept_head(previous.head, problem, params)
     members, other = _deal_members(read, problem, head, params, encodings, lookups, validation, metric, previous, rng)
     by_level = None if levels is None else _reading(levels, members, base, other)
     config = training_config(params, head, members[0].train.n_rows)
@@ -321,8 +321,35 @@ def _encodings(params: Mapping[str, Any], previous: Model | None = None) -> list
     return [name] * params["n_members"]
 
 
+def _kept_head(head: Head, problem: Problem, params: Mapping[str, Any]) -> Head:
+    """The head of a model that goes on: its loss must stay, and files do not hold functions."""
+    if isinstance(params["loss"], str) and params["loss"] == "auto":
+        return head
+    if callable(head.loss.name) and callable(problem.loss.name):
+        return replace(head, loss=problem.loss)
+    if problem.loss != head.loss:
+        old, new = head.loss, problem.loss
+        words = (old, new) if old.name == new.name else (repr(old.name), repr(new.name))
+        raise ValueError(
+            f"With warm_start or partial_fit the loss must stay as it is; the fitted model has {words[0]}, got "
+            f"{words[1]}. Set it back, or start over with warm_start=False."
+        )
+    return head
+
+
 def _grown(params: Mapping[str, Any], given: Mapping[str, Any], previous: Model) -> dict[str, Any]:
     """The parameters of a warm start, which may add trees and members to a model, but cannot take any away."""
+    known, first = list(previous.preprocessor.encodings), previous.members[0].trees
+    kept = {
+        "batch_norm": (isinstance(first, Trees) and first.batch_norm is not None, bool(params["batch_norm"])),
+        "encoding": (known[0], known[0] if params["encoding"] in ("auto", *known) else params["encoding"]),
+    }
+    for name, (value, got) in kept.items():
+        if got != value:
+            raise ValueError(
+                f"With warm_start {name} must stay as it is; the fitted model has {value!r}, got {got!r}. Set it back, "
+                "or start over with warm_start=False."
+            )
     m, n_leaves, _ = previous.members[0].trees.leaf_weight.shape
     before = {"n_trees": m, "depth": n_leaves.bit_length() - 1, "n_members": len(previous.members)}
     params = dict(params)
@@ -367,7 +394,10 @@ def train_on_piece(
         weight = problem.weight[rows]
         n_bins = params["n_bins"]
         preprocessor.learn_encodings(base, names=names, n_bins=n_bins, rows=rows, weight=weight, is_piece=True)
-    head = previous.model.head if previous is not None else problem.fit_head(rows, problem.weight[rows], is_piece=True)
+    if previous is not None:
+        head = _kept_head(previous.model.head, problem, params)
+    else:
+        head = problem.fit_head(rows, problem.weight[rows], is_piece=True)
     y = problem.scaled_y(head)
     data = encode(preprocessor, None, base, y, problem.weight)
     splits: list[Split] = [(replace(data[name], rows=rows), None) for name in encodings]
