@@ -62,7 +62,7 @@ def _quality() -> str:
     return (
         f"**Accurate without tuning.** Mean rank {ours:.2f} among five learners on {len(scores)} tables, each learner "
         f"at its defaults; the next best is {report.NAMES[best[1]]} at {best[0]:.2f}. Against XGBoost: {won} wins, "
-        f"{tied} ties, {lost} losses. About half of these tables were also used to choose softwood's defaults "
+        f"{tied} ties, {lost} losses. softwood's defaults were chosen on these tables "
         "([Results](#results), `python benchmarks/suite.py`)."
     )
 
