@@ -37,7 +37,7 @@ _COLUMN_SHARE, _MIN_COLUMNS, _MAX_COLUMNS = 0.3, 3, 24
 _EPOCHS, _FIRST_PRUNING, _LAST_PRUNING = 16, 2, 12
 _PRUNED_SHARE, _UNDONE_RISE = 0.35, 2.0
 # Where a student cannot keep to the limit, the limit is so many times its lowest loss so far.
-_TOLERATED_RISE = 1.05
+_TOLERATED_RISE = 1.07
 # Weight of the old leaves when new ones are fitted, relative to the mean probability of reaching a leaf; and rows.
 _LEAF_RIDGE, _MAX_LEAF_ROWS = 1e-3, 10_000
 _BLOCK_ROWS = 2048
