@@ -8,7 +8,15 @@ import sys
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.metrics import balanced_accuracy_score, log_loss, make_scorer, mean_absolute_error, r2_score, roc_auc_score
+from sklearn.metrics import (
+    balanced_accuracy_score,
+    brier_score_loss,
+    log_loss,
+    make_scorer,
+    mean_absolute_error,
+    r2_score,
+    roc_auc_score,
+)
 
 import softwood
 from softwood import Loss, TreeEnsembleClassifier, TreeEnsembleRegressor
@@ -100,6 +108,17 @@ def test_the_metric_decides(metric, best, expected):
     assert model.best_epoch_.tolist() == [values.index(best(values))]
     # The fitted trees' tables are rounded; scores of epochs are those of the trees in training.
     assert model.best_score_ == pytest.approx(expected(model, *held_out), rel=1e-3)
+
+
+def test_the_best_score_of_a_loaded_model_is_that_of_its_metric(tmp_path):
+    model = TreeEnsembleClassifier(eval_metric=brier_score_loss, **SETTINGS).fit(X, Y)
+    for i in range(2):
+        path = tmp_path / f"model-{i}.safetensors"
+        model.save(path)
+        loaded = softwood.load(path)
+        assert loaded.eval_metric is None  # a function, which files do not hold
+        assert loaded.best_score_ == model.best_score_ != np.mean(loaded.history_["validation_loss"])
+        model = loaded
 
 
 def test_metrics_of_regressions_and_held_out_rows():

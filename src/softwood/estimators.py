@@ -406,7 +406,8 @@ class _TreeEnsemble(Hyperparameters, FittedAttributes, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a safetensors file, which `softwood.load` reads."""
         check_is_fitted(self, "model_")
-        self.model_.estimator = {"class": type(self).__name__, "params": plain_parameters(self.get_params(deep=False))}
+        params = plain_parameters(self.get_params(deep=False))
+        self.model_.estimator = {"class": type(self).__name__, "params": params, "has_metric": self._has_metric}
         self.model_.save(path)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:

@@ -60,6 +60,7 @@ def check_metadata(metadata: dict[str, Any]) -> None:
     estimator = metadata["estimator"]
     require(isinstance(estimator, dict), "its estimator is no object.")
     require(isinstance(estimator.get("params", {}), dict), "its parameters are no object.")
+    require(isinstance(estimator.get("has_metric", False), bool), "has_metric must be true or false.")
     require(type(metadata.get("mean_parameters_read", 0.0)) is float, "the numbers that a row reads must be counted.")
     _check_history(metadata["history"])
     given = metadata.get("given_columns", [])

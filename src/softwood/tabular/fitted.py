@@ -85,7 +85,12 @@ class FittedAttributes:
     def best_score_(self) -> float:
         """Mean over members of `eval_metric` on the validation rows, or of the loss without one, in the best epoch."""
         check_is_fitted(self, "model_")
-        return self.model_.mean_of_best_epochs("validation_loss" if self.eval_metric is None else "validation_metric")
+        return self.model_.mean_of_best_epochs("validation_metric" if self._has_metric else "validation_loss")
+
+    @property
+    def _has_metric(self) -> bool:
+        """Whether the fit had an `eval_metric`; files do not hold one that is a function."""
+        return bool(self.model_.estimator.get("has_metric", self.eval_metric is not None))
 
     @property
     def history_(self) -> dict[str, list[Any]]:
