@@ -84,7 +84,7 @@ def test_whole_numbers_are_quantities():
 
 def test_pieces_may_have_values_beyond_those_of_the_first():
     model = TreeEnsembleRegressor(n_members=1, learning_rate=0.01, random_state=0)
-    for _ in range(40):
+    for _ in range(25):
         for months in (np.arange(1, 4), np.arange(4, 8), np.arange(8, 13)):
             month = np.repeat(months, 40)
             model.partial_fit(month[:, None], month * 2.0)
