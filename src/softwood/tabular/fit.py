@@ -140,7 +140,8 @@ def train(
             preprocessor.use(levels)
         are_enough = None
         if given["n_members"] == "auto" and previous is None and rules.may_stop_adding(facts):
-            are_enough = partial(_are_enough, preprocessor, encodings, head, other, members[0].validation)
+            held_out = members[0].validation
+            are_enough = partial(_are_enough, preprocessor, encodings, head, other, held_out, run.n_threads)
         trained = train_members(fits, way, are_enough)
     model = assemble(preprocessor, encodings[: len(trained)], trained, head, base[rows[:N_IMPORTANCE_ROWS]])
     chosen = {name: params[name] for name in params if given[name] is not params[name]}
@@ -267,6 +268,7 @@ def _are_enough(
     head: Head,
     base: NDArray[np.float32],
     held_out: Samples | None,
+    n_threads: int | None,
     two: Sequence[TrainedMember],
 ) -> bool:
     """Whether two members agree so well on held-out rows of the base matrix that others would add nothing."""
@@ -274,7 +276,8 @@ def _are_enough(
         return False
     some = base if held_out.rows is None else base[held_out.rows]
     members = [ModelMember(name, member.trees) for name, member in zip(encodings, two, strict=False)]
-    scores = [Model(preprocessor, [member], head).predictor().base_scores(some) for member in members]
+    models = [Model(preprocessor, [member], head) for member in members]
+    scores = [model.predictor().base_scores(some, n_threads=n_threads) for model in models]
     return are_alike(head.loss, scores, held_out, len(encodings))
 
 

@@ -80,9 +80,8 @@ def expected_loss(head: Head, scores: NDArray[np.float64], of_student: NDArray[n
     """
     if head.task == "regression":
         return float(np.mean((scores - of_student) ** 2) / max(float(np.var(scores, axis=0).mean()), 1e-300))
-    p, q = (np.clip(_distributions(head, s), 1e-12, 1) for s in (scores, of_student))
-    entropy = -float((p * np.log(p)).sum(axis=1).mean())
-    return float((p * np.log(p / q)).sum(axis=1).mean()) / max(entropy, _LEAST_ENTROPY)
+    p, q = _distributions(head, scores), _distributions(head, of_student)
+    return float((p * np.log(p / q)).sum(axis=1).mean()) / max(_entropy(p), _LEAST_ENTROPY)
 
 
 def known_share(head: Head, scores: NDArray[np.float64]) -> float:
@@ -92,18 +91,22 @@ def known_share(head: Head, scores: NDArray[np.float64]) -> float:
     """
     if head.task == "regression":
         return 1.0
-    p = np.clip(_distributions(head, scores), 1e-12, 1)
+    p = _distributions(head, scores)
     mean = p.reshape(len(scores), -1, p.shape[1]).mean(axis=0)
-    entropy = -float((p * np.log(p)).sum(axis=1).mean())
-    return (-float((mean * np.log(mean)).sum(axis=1).mean()) - entropy) / max(entropy, _LEAST_ENTROPY)
+    return (_entropy(mean) - _entropy(p)) / max(_entropy(p), _LEAST_ENTROPY)
+
+
+def _entropy(distributions: NDArray[np.float64]) -> float:
+    """Mean entropy of the rows."""
+    return -float((distributions * np.log(distributions)).sum(axis=1).mean())
 
 
 def _distributions(head: Head, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities that sum to 1 in each row [n, classes]; a row per label and row of the table, if it has labels."""
+    """Probabilities above 0 of each row [n, classes]; with several labels a row per label and row of the table."""
     probability = head.predictions(scores)
-    if head.task != "multilabel":
-        return probability
-    return np.column_stack([1 - probability.ravel(), probability.ravel()])
+    if head.task == "multilabel":
+        probability = np.column_stack([1 - probability.ravel(), probability.ravel()])
+    return np.clip(probability, 1e-12, 1)
 
 
 def made_up_rows(
