@@ -77,6 +77,8 @@ LoopSettings<T> loop_settings_of(const nb::dict& given, const nb::object& custom
   const auto per_target = loss.kind == LossKind::quantile ? static_cast<std::int64_t>(loss.quantiles.size()) : 1;
   const bool free_outputs = loss.kind == LossKind::cross_entropy || loss.kind == LossKind::custom;
   require(free_outputs || loss.n_outputs == loss.n_targets * per_target, "n_outputs does not fit the loss");
+  const bool is_softmax = loss.kind == LossKind::cross_entropy;
+  require(!is_softmax || loss.n_targets == 1 || loss.n_targets == loss.n_outputs, "n_targets does not fit the loss");
   if (loss.kind == LossKind::custom) {
     loss.custom = custom_loss<T>(nb::cast<nb::callable>(custom), loss.n_outputs, loss.n_targets);
   }
@@ -117,7 +119,7 @@ Labels<T> labels_of(const nb::dict& samples, std::int64_t n, const Loss<T>& loss
     }
   }
   result.offset = array<T>(samples, "offset", {n, loss.n_outputs}, true);
-  if (loss.kind != LossKind::cross_entropy) return result;
+  if (loss.kind != LossKind::cross_entropy || loss.n_targets > 1) return result;
   for (std::int64_t i = 0; i < result.n_rows; ++i) {
     const T label = result.targets[result.row(i)];
     require(label >= 0 && label < T(loss.n_outputs), "targets must be class numbers below n_outputs");
@@ -229,6 +231,13 @@ template <typename Class>
 void bind_protocol(nb::class_<Class>& bound) {
   using namespace nb::literals;
   bound.def_prop_ro("gamma", [](const Class& member) { return member.trainer->gamma(); })
+      .def(
+          "hold_gamma",
+          [](Class& member, double value) {
+            require(typename Class::Number(value) > 0, "gamma must be positive");
+            member.trainer->hold_gamma(value);
+          },
+          "value"_a)
       .def_prop_rw(
           "schedule_step", [](const Class& member) { return member.trainer->schedule_step; },
           [](Class& member, std::int64_t step) { member.trainer->schedule_step = step; })

@@ -88,32 +88,42 @@ double sum_elements(const Loss<T>& loss, const T* scores, const T* targets, cons
   return total;
 }
 
+// Part of a row's target that is a class, given the class number, or given the shares of all classes.
+template <typename T>
+T share_of_class(const T* target, bool are_shares, std::int64_t label, std::int64_t j) {
+  return are_shares ? target[j] : T(j == label);
+}
+
 // One pass over the scores for their maximum, one for the exponentials, one for the gradient.
 template <typename T>
 double sum_cross_entropy(const Loss<T>& loss, const T* scores, const T* targets, const T* weight, std::int64_t n_rows,
                          T gradient_scale, T* gradient) {
-  const std::int64_t k = loss.n_outputs;
+  const std::int64_t k = loss.n_outputs, t = loss.n_targets;
+  const bool are_shares = t > 1;
   const T spread = loss.label_smoothing / T(k), hit = 1 - loss.label_smoothing;
   double total = 0;
   for (std::int64_t i = 0; i < n_rows; ++i) {
     const T* const row = scores + i * k;
-    const auto label = static_cast<std::int64_t>(targets[i]);
+    const T* const target = targets + i * t;
+    const auto label = are_shares ? std::int64_t{0} : static_cast<std::int64_t>(target[0]);
     if (label < 0 || label >= k) throw std::out_of_range("softwood: a target is not a class number below n_outputs");
     const T highest = *std::max_element(row, row + k);
-    T sum = 0, gaps = 0;
+    T sum = 0, gaps = 0, expected_gap = 0;
     for (std::int64_t j = 0; j < k; ++j) {
       const T e = std::exp(row[j] - highest);
       if (gradient != nullptr) gradient[i * k + j] = e;
       sum += e;
       gaps += highest - row[j];
+      if (are_shares) expected_gap += target[j] * (highest - row[j]);
     }
+    if (!are_shares) expected_gap = highest - row[label];
     const T row_weight = weight != nullptr ? weight[i] : T(1);
-    total += double(row_weight) * double(std::log(sum) + hit * (highest - row[label]) + spread * gaps);
+    total += double(row_weight) * double(std::log(sum) + hit * expected_gap + spread * gaps);
     if (gradient == nullptr) continue;
     const T factor = row_weight * gradient_scale, inverse = 1 / sum;
     for (std::int64_t j = 0; j < k; ++j) {
-      const T target = spread + (j == label ? hit : T(0));
-      gradient[i * k + j] = (gradient[i * k + j] * inverse - target) * factor;
+      const T wanted = spread + hit * share_of_class(target, are_shares, label, j);
+      gradient[i * k + j] = (gradient[i * k + j] * inverse - wanted) * factor;
     }
   }
   return total;

@@ -1,6 +1,7 @@
 #include "metric.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 namespace softwood {
@@ -19,8 +20,10 @@ void Metric<T>::add(const T* scores, const T* targets, const T* weight, std::int
     const double w = weight == nullptr ? 1 : double(weight[i]);
     if (loss_.kind == LossKind::cross_entropy) {
       targets_[0].weight += w;
-      if (std::max_element(scores, scores + k) - scores == static_cast<std::int64_t>(targets[0]))
-        targets_[0].right += w;
+      const auto likeliest = std::max_element(scores, scores + k) - scores;
+      const auto label = n_targets > 1 ? std::max_element(targets, targets + k) - targets
+                                       : static_cast<std::ptrdiff_t>(targets[0]);
+      if (likeliest == label) targets_[0].right += w;
       continue;
     }
     for (std::int64_t c = 0; c < n_targets; ++c) {

@@ -150,6 +150,12 @@ double Trainer<T>::gamma() const {
 }
 
 template <typename T>
+void Trainer<T>::hold_gamma(double value) {
+  Schedule& schedule = state_->settings.schedule;
+  schedule.gamma = schedule.gamma_end = value;
+}
+
+template <typename T>
 EpochOutcome Trainer<T>::run_epoch(std::int64_t epoch, Control& control, int n_threads) {
   const auto start = std::chrono::steady_clock::now();
   State& state = *state_;

@@ -1,5 +1,8 @@
 // loss.h: values computed by hand, gradients against finite differences, and class numbers out of range.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <vector>
@@ -40,6 +43,14 @@ void check_values() {
   CHECK(near(value(make(LossKind::tweedie, 1, 1), {0}, {3}), 1 / 0.7 + 3 / 0.3));
 }
 
+void check_shares() {
+  const auto loss_of = [](const std::vector<double>& target) {
+    return value(make(LossKind::cross_entropy, 3, std::int64_t(target.size())), {1, 2, -1}, target);
+  };
+  CHECK(near(loss_of({0, 1, 0}), loss_of({1})));
+  CHECK(near(loss_of({0.25, 0.75, 0}), 0.25 * loss_of({0}) + 0.75 * loss_of({1})));
+}
+
 void check_extreme_scores() {
   CHECK(near(value(make(LossKind::cross_entropy, 3, 1), {1e4, -1e4, 0}, {0}), 0));
   CHECK(near(value(make(LossKind::cross_entropy, 3, 1), {1e4, -1e4, 0}, {1}), 2e4));
@@ -55,6 +66,14 @@ void check_gradient(Loss<double> loss, double label_smoothing) {
   std::vector<double> scores(n * k), targets(n * t), weight(n), gradient(n * k), unused(n * k);
   for (double& s : scores) s = uniform(random) - 1;
   for (double& y : targets) y = loss.kind == LossKind::cross_entropy ? double(random() % k) : uniform(random);
+  if (loss.kind == LossKind::cross_entropy && t > 1) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto row = targets.begin() + i * t;
+      for (std::int64_t j = 0; j < t; ++j) row[j] = uniform(random);
+      const double sum = std::accumulate(row, row + t, 0.0);
+      std::for_each(row, row + t, [sum](double& share) { share /= sum; });
+    }
+  }
   for (double& w : weight) w = uniform(random);
   const auto total = [&] { return loss.evaluate(scores.data(), targets.data(), weight.data(), n, 1.0, nullptr); };
   const double with_gradient = loss.evaluate(scores.data(), targets.data(), weight.data(), n, 0.25, gradient.data());
@@ -108,9 +127,11 @@ void check_custom() {
 
 int main() {
   check_values();
+  check_shares();
   check_extreme_scores();
   for (const double smoothing : {0.0, 0.3}) {
     check_gradient(make(LossKind::cross_entropy, 4, 1), smoothing);
+    check_gradient(make(LossKind::cross_entropy, 4, 4), smoothing);
     check_gradient(make(LossKind::binary_cross_entropy, 2, 2), smoothing);
   }
   for (const LossKind kind : {LossKind::squared_error, LossKind::absolute_error, LossKind::huber, LossKind::poisson,

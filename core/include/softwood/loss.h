@@ -11,7 +11,7 @@
 namespace softwood {
 
 enum class LossKind : int {
-  cross_entropy = 0,         // softmax over k classes; one target per row, its class number
+  cross_entropy = 0,         // softmax over k classes; one target per row, its class number, or k: shares of classes
   binary_cross_entropy = 1,  // one logit per target
   squared_error = 2,
   absolute_error = 3,

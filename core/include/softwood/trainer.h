@@ -215,6 +215,8 @@ class Trainer {
 
   // Of the last completed step.
   double gamma() const;
+  // Fixes gamma for all further steps.
+  void hold_gamma(double value);
 
   // Completed steps of this fit (for the schedule) and of all fits (for Adam).
   std::int64_t schedule_step = 0;

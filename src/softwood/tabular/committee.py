@@ -2,7 +2,7 @@
 
 Most tables need the strong penalty; tables with little noise and many interactions need almost none. Categories with
 many levels are read by target means, or level by level. Only held-out rows can tell what is better, so the first member
-is trained in all ways, and the others in the best of them. Where two members agree, others would add nothing.
+is trained in all ways, and the others in the best of them. Where two members agree, others would add nothing. At last, soft bands are narrowed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from softwood.training import Loss, MemberData, Samples, TrainedMember, TrainingConfig, fit_members
+from softwood.training import Loss, MemberData, Samples, TrainedMember, TrainingConfig, fit_members, narrowing
 from softwood.training.progress import Callbacks
 
 # Relative fall of the held-out loss that is worth a weight for each level of a category.
@@ -140,6 +140,22 @@ def train_members(
         if not is_cut_short and not are_enough(trained):
             add(len(way.members), ".others")
     return trained
+
+
+def narrow_members(
+    fits: MemberFits, way: Way, trained: Sequence[TrainedMember], max_reach: float
+) -> list[TrainedMember]:
+    """Narrow the soft bands of members whose rows reach a larger share of the leaves than `max_reach`."""
+    result = list(trained)
+    is_whole = not any(map(_was_stopped, trained))
+    chosen = [i for i, member in enumerate(trained) if is_whole and narrowing.reach(way.config, member) > max_reach]
+    if chosen:
+        members, before = [way.members[i] for i in chosen], [trained[i] for i in chosen]
+        config = narrowing.narrowing_config(way.config, members[0].train.n_rows, max_reach)
+        lessons = narrowing.narrowing_members(way.config, members, before, n_threads=fits.run.n_threads)
+        for i, after in zip(chosen, fits(config, lessons, ".narrow"), strict=True):
+            result[i] = narrowing.narrowed(trained[i], after)
+    return [replace(member, weights=None) for member in result]
 
 
 def _was_stopped(member: TrainedMember) -> bool:

@@ -21,7 +21,14 @@ from softwood.model.importance import N_ROWS as N_IMPORTANCE_ROWS
 from softwood.model.linear_form import linear_form
 from softwood.model.model import Model
 from softwood.model.parts import Head, ModelMember, Trees
-from softwood.tabular.committee import MemberFits, RunOptions, are_alike, choose_way, train_members
+from softwood.tabular.committee import (
+    MemberFits,
+    RunOptions,
+    are_alike,
+    choose_way,
+    narrow_members,
+    train_members,
+)
 from softwood.tabular.encoding.codes import find_codes
 from softwood.tabular.encoding.columns import Preprocessor, learn_columns, merge_rows
 from softwood.tabular.encoding.features import ENCODING_NAMES, LOOKUP
@@ -142,7 +149,7 @@ def train(
         if given["n_members"] == "auto" and previous is None and rules.may_stop_adding(facts):
             held_out = members[0].validation
             are_enough = partial(_are_enough, preprocessor, encodings, head, other, held_out, run.n_threads)
-        trained = train_members(fits, way, are_enough)
+        trained = narrow_members(fits, way, train_members(fits, way, are_enough), params["max_reach"])
     model = assemble(preprocessor, encodings[: len(trained)], trained, head, base[rows[:N_IMPORTANCE_ROWS]])
     chosen = {name: params[name] for name in params if given[name] is not params[name]}
     if given["n_members"] == "auto":

@@ -129,6 +129,8 @@ def read_checkpoint(
         state.best_gamma = described["best_gamma"]
         state.stopped_by = described["stopped_by"]
         state.history = [EpochRecord(**record) for record in described["history"]]
+        for record in state.history:
+            state.hold_band(record)
     return int(metadata["next_epoch"])
 
 

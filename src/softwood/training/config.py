@@ -34,6 +34,8 @@ class TrainingConfig:
     gamma, gamma_end, gamma_window
         Width of the soft band. With `gamma_end` it moves geometrically from `gamma` to `gamma_end` while training goes
         through `gamma_window`, a pair of shares of all steps, and is constant before and after.
+    hold_at_reach : float, optional
+        Gamma stays as it is once rows reach at most this share of the leaves on average.
     init_scale : float
         Split and leaf weights start uniform in plus or minus this; biases start at 0.
     max_features : float
@@ -79,6 +81,7 @@ class TrainingConfig:
     gamma: Positive = _DEFAULT["gamma"]
     gamma_end: Positive | None = _DEFAULT["gamma_end"]
     gamma_window: Annotated[tuple[float, float], Unchecked("two rising shares in [0, 1]")] = (0.0, 1.0)
+    hold_at_reach: Share | None = None
     activation: Activation = _DEFAULT["activation"]
     bias: bool = True
     init_scale: Positive = 0.01

@@ -61,7 +61,15 @@ class LookupState(MemberState):
         return state
 
     def _initial_arrays(self, member: MemberData, n_outputs: int) -> dict[str, Any]:
-        return self._random_arrays(member.seed, member.offset, n_outputs)
+        arrays = self._random_arrays(member.seed, member.offset, n_outputs)
+        if member.start is not None:
+            weights = member.start.weights
+            assert weights is not None and member.start.trees.gamma == self.config.gamma
+            for name, values in weights.items():
+                for copy in (name, f"{name}.evaluated"):
+                    if copy in arrays:
+                        arrays[copy][...] = values
+        return arrays
 
     def _random_arrays(self, seed: int, given_offset: FloatArray | None, n_outputs: int) -> dict[str, Any]:
         config, shape, random = self.config, self.shape, np.random.default_rng(seed)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from softwood.arguments import check_n_threads
+from softwood.arguments import FloatArray, check_n_threads
 from softwood.ops import get_num_threads
 from softwood.tabular.encoding.lookups import Lookups
 from softwood.training.checkpoint import read_checkpoint, write_checkpoint
@@ -184,6 +185,7 @@ class _Fit:
             record = replace(record, validation_loss=loss, validation_metric=metric, metrics=found.metrics)
             criterion = loss if found.criterion is None else found.criterion
         state.history.append(record)
+        state.hold_band(record)
         if self.members[i].validation is None:
             return record
         if np.isnan(criterion) and callable(config.loss.name):
@@ -226,6 +228,18 @@ def _state_class(member: MemberData) -> type[MemberState]:
     return LookupState if isinstance(member.train.encoding, Lookups) else MemberState
 
 
+def scores_of(
+    config: TrainingConfig, member: MemberData, trained: TrainedMember, rows: NDArray[np.integer], n_threads: int | None
+) -> FloatArray:
+    """Raw scores [rows, k] by a trained member of some rows of the table that it was trained on."""
+    threads = check_n_threads(n_threads) or get_num_threads()
+    data = replace(member, validation=replace(member.train, rows=rows), start=trained, judge=None)
+    state = _state_class(member)(replace(config, ema=None), data, n_threads=threads, accumulate=False)
+    state.native.evaluate(threads)
+    assert state.validation_scores is not None
+    return state.validation_scores
+
+
 def _trained(state: MemberState, keep_state: bool) -> TrainedMember:
     arrays, gamma = (state.current(), state.native.gamma) if state.best is None else (state.best, state.best_gamma)
     best_epoch = state.best_epoch if state.best is not None else len(state.history) - 1
@@ -237,4 +251,5 @@ def _trained(state: MemberState, keep_state: bool) -> TrainedMember:
         stopped_by=state.stopped_by or "max_epochs",
         validation_scores=None if state.best is None else state.best.get(VALIDATION_SCORES),
         optimizer_state=state.optimizer_state() if keep_state else None,
+        weights={name: arrays[name] for name in state.TRAINED} if isinstance(state, LookupState) else None,
     )

@@ -108,9 +108,12 @@ class Loss:
         low, high = float(y.min()), float(y.max())
         if self.name == "cross_entropy":
             assert self.n_classes is not None
+            if y.shape[1] == self.n_classes and low >= 0 and np.allclose(y.sum(axis=1), 1, atol=1e-4):
+                return
             if y.shape[1] != 1 or low < 0 or high >= self.n_classes or (y != np.floor(y)).any():
                 raise ValueError(
-                    f"cross_entropy needs one column of class numbers 0 to {self.n_classes - 1}; "
+                    f"cross_entropy needs one column of class numbers 0 to {self.n_classes - 1}, or the share of each "
+                    "class in a column of its own; "
                     f"got {y.shape[1]} column(s) with values from {low:g} to {high:g}."
                 )
         elif self.name == "binary_cross_entropy" and (low < 0 or high > 1):
@@ -149,7 +152,10 @@ class Loss:
         smoothing = self.label_smoothing
         if self.name == "cross_entropy":
             log_p = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
-            right = np.take_along_axis(log_p, targets[:, :1].astype(np.intp), axis=1)
+            if targets.shape[1] > 1:
+                right = (targets * log_p).sum(axis=1, keepdims=True)
+            else:
+                right = np.take_along_axis(log_p, targets.astype(np.intp), axis=1)
             return -(1 - smoothing) * right - smoothing * log_p.mean(axis=1, keepdims=True)
         if self.name == "binary_cross_entropy":
             return np.logaddexp(0, scores) - scores * (targets * (1 - smoothing) + smoothing / 2)

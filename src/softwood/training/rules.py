@@ -15,6 +15,8 @@ WARMUP_STEPS = 50
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty, and whether two members are enough.
 _MIN_ROWS_TO_JUDGE = 2000
 _WEAK_L1 = 0.03
+# From this many rows on, soft bands are narrowed after training, until rows reach this share of the leaves.
+_MIN_ROWS_TO_NARROW, _FEW_LEAVES = 2000, 0.22
 # Rows beyond which an epoch has more steps than that of any shorter table: the batch no longer grows.
 _ROWS_OF_LARGEST_BATCH = 1024 * 64 * 2**0.5
 _BINS_OF_SHORT_REGRESSIONS = 24
@@ -115,6 +117,12 @@ def n_bins(facts: TableFacts, known: Known) -> int:
 def most_bins(n_rows: int) -> int:
     """Bins of a column of a table with so many rows."""
     return int(min(128, max(4, round(2 * n_rows**0.25))))
+
+
+def max_reach(facts: TableFacts, known: Known) -> float:
+    """0.22 where bands may be narrowed after training; 1 narrows nothing."""
+    is_narrow = known["gamma_end"] is not None or known["activation"] != "smooth_step"
+    return 1.0 if is_narrow or facts.n_rows < _MIN_ROWS_TO_NARROW else _FEW_LEAVES
 
 
 def max_features(facts: TableFacts, known: Known) -> float:

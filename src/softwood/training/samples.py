@@ -34,7 +34,7 @@ class Samples:
     ----------
     x : ndarray [n, p], float32 or float64, C-contiguous, finite
     y : ndarray [n] or [n, t]
-        Targets; class numbers 0 to n_classes - 1 for "cross_entropy".
+        Targets; for "cross_entropy" class numbers 0 to n_classes - 1, or the share of each class [n, n_classes].
     sample_weight : ndarray [n], optional
         Not negative. Scaled inside so that the mean over these rows is 1.
     rows : ndarray of int, optional
@@ -139,7 +139,8 @@ class MemberData:
     offset : ndarray [k], optional
         Added to the trees' sum, not trained; 0 if None. See `Loss.best_constant`.
     start : TrainedMember, optional
-        Continue from these trees instead of random ones, with the moments of the optimiser if it has them.
+        Continue from these trees instead of random ones, with the moments of the optimiser if it has them. Lookups
+        need the `seed` with which they were trained, since it decides the columns of each split.
     changes : mapping of str to value
         Fields of the configuration that have another value for this member, such as `l1` or `depth`.
     judge : Judge, optional
@@ -164,7 +165,7 @@ class TrainedMember:
 
     `validation_scores` [n, k] are the raw scores of the validation rows, in their order, in the best epoch.
     `optimizer_state` (only with `keep_state=True`) lets a later call continue where this one stopped; see
-    `MemberData.start`.
+    `MemberData.start`. `weights` are those that trees of lookups were made of, for the same purpose.
     """
 
     trees: Trees | LookupTrees
@@ -174,6 +175,7 @@ class TrainedMember:
     stopped_by: StopReason = "max_epochs"
     validation_scores: FloatArray | None = None
     optimizer_state: dict[str, NDArray[Any]] | None = None
+    weights: dict[str, FloatArray] | None = None
 
 
 def check_members(loss: Loss, members: Sequence[MemberData]) -> None:

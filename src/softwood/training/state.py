@@ -107,6 +107,12 @@ class MemberState:
         best = self.current()
         self.best, self.best_epoch, self.best_loss, self.best_gamma = best, epoch, loss, self.native.gamma
 
+    def hold_band(self, record: EpochRecord) -> None:
+        """Narrow the soft bands no further if rows reached few enough leaves in an epoch."""
+        most = self.config.hold_at_reach
+        if most is not None and record.mean_reachable_leaves <= most * (1 << self.config.depth):
+            self.native.hold_gamma(record.gamma)
+
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
         """Copies of everything that a later fit needs to continue from the last step, parameters included."""
         state: dict[str, npt.NDArray[Any]] = {name: array.copy() for name, array in self.arrays.items()}
@@ -219,7 +225,7 @@ def _initial_arrays(config: TrainingConfig, member: MemberData, n_features: int,
         columns = encoding.source if isinstance(encoding, Encoding) else np.arange(n_features)
         arrays, mask = _random_parameters(config, member.seed, columns, n_outputs, dtype)
     else:
-        arrays, mask = _parameters_of(start, dtype), _linear(start).feature_mask
+        arrays, mask = _parameters_of(start, dtype, config.gamma), _linear(start).feature_mask
         if len(arrays["leaf_weight"]) < config.n_trees:
             arrays, mask = _with_further_trees(arrays, mask, config, member, n_features, n_outputs)
     offset = np.zeros(n_outputs) if member.offset is None else member.offset
@@ -299,9 +305,12 @@ def _linear(start: TrainedMember) -> Trees:
     return start.trees
 
 
-def _parameters_of(start: TrainedMember, dtype: npt.DTypeLike) -> dict[str, Any]:
+def _parameters_of(start: TrainedMember, dtype: npt.DTypeLike, gamma: float) -> dict[str, Any]:
+    """Those that make the same trees with a soft band of width `gamma`, since only their ratio counts."""
     trees = _linear(start)
-    arrays = {"split_weight": trees.split_weight, "split_bias": trees.split_bias, "leaf_weight": trees.leaf_weight}
+    ratio = gamma / trees.gamma
+    bias = None if trees.split_bias is None else trees.split_bias * ratio
+    arrays = {"split_weight": trees.split_weight * ratio, "split_bias": bias, "leaf_weight": trees.leaf_weight}
     if trees.batch_norm is not None:
         arrays.update(scale=trees.batch_norm.scale, shift=trees.batch_norm.shift)
     return {name: np.array(array, dtype=dtype, order="C") for name, array in arrays.items() if array is not None}
