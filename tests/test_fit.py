@@ -119,7 +119,7 @@ def test_penalties_are_those_given(runs, estimator):
 def test_the_first_of_several_members_chooses_the_penalty_on_long_tables(runs):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2400, 6))
-    model = TreeEnsembleRegressor(**{**QUICK, "n_members": 3}).fit(X, X[:, 0] * X[:, 1])
+    model = TreeEnsembleRegressor(**{**QUICK, "n_members": 3}, max_reach=1.0).fit(X, X[:, 0] * X[:, 1])
     (_, pair, _), (rest, members, _) = runs
     assert [dict(member.changes) for member in pair] == [{}, {"l1": 0.03}]
     assert pair[0].seed == pair[1].seed
@@ -129,10 +129,10 @@ def test_the_first_of_several_members_chooses_the_penalty_on_long_tables(runs):
     assert history["validation_loss"].item() == min(losses)
     assert rest.l1 == (0.15, 0.03)[int(np.argmin(losses))]
     runs.clear()
-    TreeEnsembleRegressor(**{**QUICK, "n_members": 1}).fit(X, X[:, 0])
+    TreeEnsembleRegressor(**{**QUICK, "n_members": 1}, max_reach=1.0).fit(X, X[:, 0])
     assert [config.l1 for config, _, _ in runs] == [0.05]  # nothing to choose between
     runs.clear()
-    TreeEnsembleRegressor(**{**QUICK, "n_members": 3}, l1=0.1).fit(X, X[:, 0])
+    TreeEnsembleRegressor(**{**QUICK, "n_members": 3}, l1=0.1, max_reach=1.0).fit(X, X[:, 0])
     assert [(config.l1, [member.changes for member in members]) for config, members, _ in runs] == [(0.1, [{}] * 3)]
 
 
@@ -201,7 +201,8 @@ LONG = {"n_trees": 8, "depth": 3, "max_epochs": 6, "learning_rate": 0.02, "rando
 def test_no_more_members_are_added_where_two_agree(runs, tmp_path):
     X, y = long_table(noise=20.0)
     model = TreeEnsembleRegressor(**LONG).fit(X, y, checkpoint=tmp_path / "fit")
-    assert [len(members) for _, members, _ in runs] == [2, 1]  # two penalties, and the second member
+    # Two penalties, the second member, and both with narrower bands.
+    assert [len(members) for _, members, _ in runs] == [2, 1, 2]
     assert len(model.model_.members) == model.chosen_parameters_["n_members"] == 2
     assert np.isfinite(model.oof_prediction_).mean() == pytest.approx(2 / 6, abs=0.01)
     one_thread = TreeEnsembleRegressor(**LONG, n_jobs=1).fit(X, y)
@@ -210,7 +211,7 @@ def test_no_more_members_are_added_where_two_agree(runs, tmp_path):
     np.testing.assert_array_equal(resumed.predict(X), model.predict(X))
     runs.clear()
     asked = TreeEnsembleRegressor(**LONG, n_members=3).fit(X, y)
-    assert [len(members) for _, members, _ in runs] == [2, 2]
+    assert [len(members) for _, members, _ in runs] == [2, 2, 3]
     assert len(asked.model_.members) == 3
 
 
@@ -219,7 +220,7 @@ def test_members_are_added_where_two_differ(runs):
     weight = np.where(X[:, 3] > 0, 2.0, 1.0)
     model = TreeEnsembleRegressor(**LONG).fit(X[:3000], y[:3000], weight[:3000], eval_set=(X[3000:], y[3000:]))
     assert len(model.model_.members) == model.chosen_parameters_["n_members"] == 4
-    assert [len(members) for _, members, _ in runs] == [2, 1, 2]
+    assert [len(members) for _, members, _ in runs] == [2, 1, 2, 4]
 
 
 def test_pieces_go_on_from_each_other_at_a_constant_rate(runs):

@@ -81,9 +81,10 @@ def test_parameters_out_of_range_are_refused(loss, message):
         (
             Loss("cross_entropy", n_classes=2),
             [0, 2],
-            r"class numbers 0 to 1; got 1 column\(s\) with values from 0 to 2",
+            r"class numbers 0 to 1, or the share of each class in a column of its own; got 1 column\(s\) with values from 0",
         ),
         (Loss("cross_entropy", n_classes=2), [0, 0.5], "class numbers 0 to 1"),
+        (Loss("cross_entropy", n_classes=2), [[0.5, 0.6]], "the share of each class"),
         (Loss("binary_cross_entropy"), [0, 2], r"targets in \[0, 1\]; got values from 0 to 2"),
         (Loss("poisson"), [-1.0, 2.0], r"poisson needs targets >= 0; got -1\."),
         (Loss("gamma"), [0.0, 2.0], r"gamma needs targets > 0; got 0: for targets with zeros use 'tweedie'\."),
@@ -91,4 +92,4 @@ def test_parameters_out_of_range_are_refused(loss, message):
 )
 def test_targets_that_do_not_fit_are_refused(loss, y, message):
     with pytest.raises(ValueError, match=message):
-        loss.check_targets(np.array(y)[:, None])
+        loss.check_targets(np.array(y).reshape(len(y), -1))

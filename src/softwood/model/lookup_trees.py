@@ -25,6 +25,8 @@ from softwood.tabular.encoding.lookups import ONE_FRACTION, Lookup
 
 # Steps in the width of the soft band, for few trees and for many, and how many times as many in the largest leaf.
 _MOST_STEPS, _LEAST_STEPS, _LEAF_STEPS = 256, 64, 16
+# How many times as large the steps are where rows are within few bands.
+_COARSER = 4
 # The largest value of a table, and of the sum over a split's tables of their largest: sums then fit 32 bits.
 _MAX_VALUE, _MAX_SUM = 2**15 - 1, 2**16 - 1
 # The core takes scales of leaves below 2^100; smaller leaves than those for which this is enough are next to nothing.
@@ -203,12 +205,17 @@ def round_leaves(leaf_weight: NDArray[np.floating]) -> NDArray[np.float32]:
 
 
 def round_tables(
-    tables: Sequence[tuple[int, int, NDArray[np.floating]]], n_splits: int, gamma: float, *, n_trees: int = 1
+    tables: Sequence[tuple[int, int, NDArray[np.floating]]],
+    n_splits: int,
+    gamma: float,
+    *,
+    n_trees: int = 1,
+    is_narrow: bool = False,
 ) -> tuple[dict[str, np.ndarray], float]:
     """Arrays of (split, column, values) tables, rounded, without those that are zero; and the step.
 
     The step is 1/256 of gamma, or 1/64 if there are many trees, rounded down to a power of two, and larger only where
-    values would leave their range.
+    values would leave their range. It is four times as large where rows are within few bands, for only there it matters.
     """
     order = sorted(range(len(tables)), key=lambda i: tables[i][:2])
     splits = np.array([tables[i][0] for i in order], dtype=np.int64)
@@ -217,7 +224,7 @@ def round_tables(
     exact = np.concatenate([np.zeros(0), *(tables[i][2] for i in order)])
     begin = np.cumsum(sizes) - sizes
     largest = np.maximum.reduceat(np.abs(exact), begin) if len(sizes) else np.zeros(0)
-    step = 2.0 ** math.floor(math.log2(gamma / _n_steps(n_trees)))
+    step = 2.0 ** math.floor(math.log2(gamma / _n_steps(n_trees))) * (_COARSER if is_narrow else 1)
     while len(sizes) and not _fit_their_range(np.rint(largest / step), splits):
         step *= 2
     rounded = np.rint(exact / step)

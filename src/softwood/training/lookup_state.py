@@ -108,7 +108,8 @@ class LookupState(MemberState):
         """The trees for prediction: tables of values instead of weights, and all numbers rounded."""
         tables, bias = self._tables(parameters)
         lookups = [column.lookup for column in self.lookups.columns]
-        arrays, step = round_tables(tables, bias.size, gamma, n_trees=self.config.n_trees)
+        is_narrowed = self.config.hold_at_reach is not None
+        arrays, step = round_tables(tables, bias.size, gamma, n_trees=self.config.n_trees, is_narrow=is_narrowed)
         trees = LookupTrees(
             **arrays,
             split_bias=(np.rint(bias.astype(np.float64) / step) * step).astype(np.float32),

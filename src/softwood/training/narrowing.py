@@ -22,10 +22,10 @@ from softwood.training.losses import Link, Loss
 from softwood.training.samples import MemberData, Samples, TrainedMember
 
 # Steps of narrowing, and epochs at least; the band may become so narrow, in so large a share of the steps.
-_STEPS, _MIN_EPOCHS = 512, 2
-_NARROWEST, _NARROWING_SHARE = 0.1, 0.8
+_STEPS, _MIN_EPOCHS = 448, 2
+_NARROWEST, _NARROWING_SHARE = 0.05, 0.8
 # L1 penalty relative to that of the first fit, for losses of classes and of numbers.
-_L1_OF_CLASSES, _L1_OF_NUMBERS = 0.15, 1.0
+_L1_OF_CLASSES, _L1_OF_NUMBERS = 0.3, 1.5
 # Relative rise of the validation loss that is too much.
 _MOST_RISE = 0.03
 

@@ -121,7 +121,7 @@ def most_bins(n_rows: int) -> int:
 
 def max_reach(facts: TableFacts, known: Known) -> float:
     """0.22 where bands may be narrowed after training; 1 narrows nothing."""
-    is_narrow = known["gamma_end"] is not None or known["activation"] != "smooth_step"
+    is_narrow = known["gamma_end"] is not None or known["activation"] == "logistic"
     return 1.0 if is_narrow or facts.n_rows < _MIN_ROWS_TO_NARROW else _FEW_LEAVES
 
 
