@@ -84,8 +84,9 @@ def test_a_batch_is_a_step_of_dense_adam_after_batch_normalisation(rows: tuple[n
 
 
 OTHER = {
-    "n_members": 2, "gamma_end": 0.1, "max_reach": 0.3, "max_features": 0.5, "patience": 3, "validation_fraction": 0.25, "l1": 0.5,
-    "weight_decay": 0.5, "batch_norm": "fixed", "optimizer": "lazy_adam", "encoding": "piecewise",
+    "n_members": 2, "gamma_end": 0.1, "max_reach": 0.3, "max_features": 0.5, "patience": 3,
+    "validation_fraction": 0.25, "l1": 0.5, "weight_decay": 0.5, "batch_norm": "fixed",
+    "optimizer": "lazy_adam", "encoding": "piecewise",
 }  # fmt: skip
 
 

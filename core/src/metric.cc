@@ -21,8 +21,8 @@ void Metric<T>::add(const T* scores, const T* targets, const T* weight, std::int
     if (loss_.kind == LossKind::cross_entropy) {
       targets_[0].weight += w;
       const auto likeliest = std::max_element(scores, scores + k) - scores;
-      const auto label = n_targets > 1 ? std::max_element(targets, targets + k) - targets
-                                       : static_cast<std::ptrdiff_t>(targets[0]);
+      const auto label =
+          n_targets > 1 ? std::max_element(targets, targets + k) - targets : static_cast<std::ptrdiff_t>(targets[0]);
       if (likeliest == label) targets_[0].right += w;
       continue;
     }

@@ -215,7 +215,8 @@ def round_tables(
     """Arrays of (split, column, values) tables, rounded, without those that are zero; and the step.
 
     The step is 1/256 of gamma, or 1/64 if there are many trees, rounded down to a power of two, and larger only where
-    values would leave their range. It is four times as large where rows are within few bands, for only there it matters.
+    values would leave their range. It is four times as large where rows are within few bands, since only there it
+    matters.
     """
     order = sorted(range(len(tables)), key=lambda i: tables[i][:2])
     splits = np.array([tables[i][0] for i in order], dtype=np.int64)

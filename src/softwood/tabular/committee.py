@@ -2,7 +2,8 @@
 
 Most tables need the strong penalty; tables with little noise and many interactions need almost none. Categories with
 many levels are read by target means, or level by level. Only held-out rows can tell what is better, so the first member
-is trained in all ways, and the others in the best of them. Where two members agree, others would add nothing. At last, soft bands are narrowed.
+is trained in all ways, and the others in the best of them. Where two members agree, others would add nothing. Finally,
+soft bands are narrowed.
 """
 
 from __future__ import annotations
@@ -151,10 +152,10 @@ def narrow_members(
     chosen = [i for i, member in enumerate(trained) if is_whole and narrowing.reach(way.config, member) > max_reach]
     if chosen:
         members, before = [way.members[i] for i in chosen], [trained[i] for i in chosen]
-        config = narrowing.narrowing_config(way.config, members[0].train.n_rows, max_reach)
+        config = narrowing.narrowing_config(way.config, members[0], max_reach)
         lessons = narrowing.narrowing_members(way.config, members, before, n_threads=fits.run.n_threads)
         for i, after in zip(chosen, fits(config, lessons, ".narrow"), strict=True):
-            result[i] = narrowing.narrowed(trained[i], after)
+            result[i] = narrowing.narrowed(trained[i], after, len(trained))
     return [replace(member, weights=None) for member in result]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,17 @@ class Judgement:
     loss: float | None
     metric: float | None
     metrics: dict[str, float]
+
+
+class ScoreJudge(Protocol):
+    """Whatever tells the numbers of an epoch from the scores of the validation rows."""
+
+    @property
+    def name(self) -> str:
+        """Name of the metric, or of the loss if there is none; for checkpoints."""
+
+    def __call__(self, scores: np.ndarray) -> Judgement:
+        """The numbers of one epoch, from the scores [n, k] of all validation rows."""
 
 
 @dataclass(frozen=True, eq=False)

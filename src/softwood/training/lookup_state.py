@@ -64,7 +64,8 @@ class LookupState(MemberState):
         arrays = self._random_arrays(member.seed, member.offset, n_outputs)
         if member.start is not None:
             weights = member.start.weights
-            assert weights is not None and member.start.trees.gamma == self.config.gamma
+            assert weights is not None, "lookups go on from their weights only"
+            assert member.start.trees.gamma == self.config.gamma
             for name, values in weights.items():
                 for copy in (name, f"{name}.evaluated"):
                     if copy in arrays:

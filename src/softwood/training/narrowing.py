@@ -16,29 +16,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softwood.training.config import TrainingConfig
-from softwood.training.judge import Judge, Judgement
+from softwood.training.judge import Judgement, ScoreJudge
 from softwood.training.loop import scores_of
 from softwood.training.losses import Link, Loss
 from softwood.training.samples import MemberData, Samples, TrainedMember
 
-# Steps of narrowing, and epochs at least; the band may become so narrow, in so large a share of the steps.
-_STEPS, _MIN_EPOCHS = 448, 2
-_NARROWEST, _NARROWING_SHARE = 0.05, 0.8
-# L1 penalty relative to that of the first fit, for losses of classes and of numbers.
-_L1_OF_CLASSES, _L1_OF_NUMBERS = 0.3, 1.5
-# Relative rise of the validation loss that is too much.
-_MOST_RISE = 0.03
+# Steps of narrowing, epochs at least, and the share of the steps in which bands become narrower.
+_STEPS, _MIN_EPOCHS, _NARROWING_SHARE = 512, 2, 0.8
+# Rows, and scores of rows, that a member learns from at most.
+_MOST_ROWS, _MOST_SCORES = 1 << 18, 1 << 25
+# Relative rise of a validation loss that is too much: errors of members are largely independent, so that the loss of
+# their mean rises by as many times less as there are members.
+_MOST_RISE = 0.01
 
 
-def narrowing_config(config: TrainingConfig, n_rows: int, max_reach: float) -> TrainingConfig:
-    """How members that were trained by `config` are narrowed, for members of `n_rows` rows."""
+@dataclass(frozen=True)
+class _Rates:
+    """What suits a kind of targets: smallest gamma, and L1 penalty, relative to those of the first fit."""
+
+    gamma: float
+    l1: float
+
+
+_OF_PROBABILITIES, _OF_NUMBERS = _Rates(0.05, 0.15), _Rates(0.1, 1.0)
+
+
+def narrowing_config(config: TrainingConfig, member: MemberData, max_reach: float) -> TrainingConfig:
+    """How members like this one, which were trained by `config`, are narrowed."""
     loss = _loss_to_scores(config.loss)
+    n_rows = min(member.train.n_rows, _most_rows(config, member.train))
     n_epochs = max(_MIN_EPOCHS, -(-_STEPS // -(-n_rows // config.batch_size)))
+    rates = _OF_NUMBERS if loss.name == "squared_error" else _OF_PROBABILITIES
     return replace(
-        config, loss=loss, gamma_end=_NARROWEST * config.gamma, gamma_window=(0.0, _NARROWING_SHARE),
+        config, loss=loss, gamma_end=rates.gamma * config.gamma, gamma_window=(0.0, _NARROWING_SHARE),
         hold_at_reach=max_reach, max_epochs=n_epochs, patience=None, best_after=n_epochs - 1, schedule="cosine",
-        warmup=0.02, ema=None, weight_decay=0.0,
-        l1=config.l1 * (_L1_OF_NUMBERS if loss.name == "squared_error" else _L1_OF_CLASSES),
+        warmup=0.02, ema=None, weight_decay=0.0, l1=rates.l1 * config.l1,
     )  # fmt: skip
 
 
@@ -58,9 +70,10 @@ def narrowing_members(
     ]
 
 
-def narrowed(before: TrainedMember, after: TrainedMember) -> TrainedMember:
-    """The narrowed member with the history of both fits; the member as it was, if narrowing failed or was cut short."""
-    if after.stopped_by != "max_epochs" or after.best_loss - before.best_loss > _MOST_RISE * abs(before.best_loss):
+def narrowed(before: TrainedMember, after: TrainedMember, n_members: int) -> TrainedMember:
+    """The narrowed member, with the history of both fits; the member as it was, if that is better for `n_members`."""
+    most = before.best_loss + _MOST_RISE * n_members * abs(before.best_loss)
+    if after.stopped_by != "max_epochs" or after.best_loss > most:
         return before
     first = before.history[-1].epoch + 1
     later = [replace(record, epoch=first + record.epoch) for record in after.history]
@@ -87,19 +100,30 @@ def _narrowing_member(
     rows = np.arange(len(train.x)) if train.rows is None else train.rows
     if held_out is not None and held_out.x is train.x and held_out.rows is not None:
         rows = np.sort(np.concatenate([rows, held_out.rows]))
+    n_most = _most_rows(config, train)
+    if len(rows) > n_most:
+        rows = np.sort(np.random.default_rng(member.seed).choice(rows, n_most, replace=False))
     distinct = np.unique(rows)
-    own = scores_of(config, member, trained, distinct, n_threads)
-    targets = _targets(config.loss, own)
-    y = np.zeros((len(train.x), targets.shape[1]), dtype=own.dtype)
-    y[distinct] = targets
+    targets = _targets(config.loss, scores_of(config, member, trained, distinct, n_threads))
     judge = member.judge
     if held_out is not None:
         if _loss_to_scores(config.loss) != config.loss:
             judge = _LossOfLabels(config.loss, held_out, judge)
-        held_out = replace(held_out, y=_labels(config.loss, held_out, y.shape[1]))
-    return replace(
-        member, train=replace(train, y=y, rows=rows), validation=held_out, start=trained, judge=judge, changes={}
-    )
+        held_out = replace(held_out, y=_labels(config.loss, held_out, targets.shape[1]))
+    if len(distinct) < len(train.x):
+        train = replace(
+            train,
+            x=train.x[distinct],
+            sample_weight=None if train.sample_weight is None else train.sample_weight[distinct],
+            offset=None if train.offset is None else train.offset[distinct],
+        )
+    lesson = replace(train, y=targets, rows=np.searchsorted(distinct, rows))
+    return replace(member, train=lesson, validation=held_out, start=trained, judge=judge, changes={})
+
+
+def _most_rows(config: TrainingConfig, train: Samples) -> int:
+    n_targets = 1 if np.ndim(train.y) == 1 else np.shape(train.y)[1]
+    return min(_MOST_ROWS, _MOST_SCORES // config.loss.outputs_for(n_targets))
 
 
 def _loss_to_scores(loss: Loss) -> Loss:
@@ -117,14 +141,21 @@ def _labels(loss: Loss, held_out: Samples, n_outputs: int) -> NDArray[Any]:
     """Labels of held-out rows as targets of the loss to scores; zeros if they cannot be, where none are needed."""
     if not _has_metric(loss):
         return np.zeros((len(held_out.x), n_outputs))
-    if loss.name == "cross_entropy":
-        return np.eye(n_outputs)[np.asarray(held_out.y).astype(np.intp).ravel()]
-    return held_out.y
+    if loss.name != "cross_entropy":
+        return held_out.y
+    rows = np.arange(len(held_out.x)) if held_out.rows is None else held_out.rows
+    shares = np.zeros((len(held_out.x), n_outputs), dtype=np.float32)  # other rows take no memory
+    shares[rows, np.asarray(held_out.y).ravel()[rows].astype(np.intp)] = 1
+    return shares
 
 
 def _has_metric(loss: Loss) -> bool:
     """Whether the compiled trainer has a metric to show for the loss."""
-    return loss.link is Link.SOFTMAX or loss.link is Link.BINARY or loss.name in ("squared_error", "absolute_error", "huber")
+    return (
+        loss.link is Link.SOFTMAX
+        or loss.link is Link.BINARY
+        or loss.name in ("squared_error", "absolute_error", "huber")
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +164,7 @@ class _LossOfLabels:
 
     loss: Loss
     held_out: Samples
-    judge: Judge | None
+    judge: ScoreJudge | None
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from softwood.model.lookup_trees import LookupTrees
 from softwood.model.parts import Trees
 from softwood.tabular.encoding.features import Encoding
 from softwood.tabular.encoding.lookups import Lookups
-from softwood.training.judge import Judge
+from softwood.training.judge import ScoreJudge
 from softwood.training.losses import Loss
 
 _FINITE_BLOCK = 1 << 16
@@ -143,7 +143,7 @@ class MemberData:
         need the `seed` with which they were trained, since it decides the columns of each split.
     changes : mapping of str to value
         Fields of the configuration that have another value for this member, such as `l1` or `depth`.
-    judge : Judge, optional
+    judge : ScoreJudge, optional
         Decides the best epoch by the scores of the validation rows, instead of their loss.
     n_steps : int, optional
         Steps of the whole fit, for the schedule of rates, where `train` has only a part of the rows.
@@ -155,7 +155,7 @@ class MemberData:
     offset: FloatArray | None = None
     start: TrainedMember | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
-    judge: Judge | None = None
+    judge: ScoreJudge | None = None
     n_steps: int | None = None
 
 
