@@ -119,7 +119,7 @@ def test_penalties_are_those_given(runs, estimator):
 def test_the_first_of_several_members_chooses_the_penalty_on_long_tables(runs):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2400, 6))
-    model = TreeEnsembleRegressor(**{**QUICK, "n_members": 3}, max_reach=1.0).fit(X, X[:, 0] * X[:, 1])
+    model = TreeEnsembleRegressor(**{**QUICK, "n_members": 3}).fit(X, X[:, 0] * X[:, 1])
     (_, pair, _), (rest, members, _) = runs
     assert [dict(member.changes) for member in pair] == [{}, {"l1": 0.03}]
     assert pair[0].seed == pair[1].seed
@@ -129,10 +129,10 @@ def test_the_first_of_several_members_chooses_the_penalty_on_long_tables(runs):
     assert history["validation_loss"].item() == min(losses)
     assert rest.l1 == (0.15, 0.03)[int(np.argmin(losses))]
     runs.clear()
-    TreeEnsembleRegressor(**{**QUICK, "n_members": 1}, max_reach=1.0).fit(X, X[:, 0])
+    TreeEnsembleRegressor(**{**QUICK, "n_members": 1}).fit(X, X[:, 0])
     assert [config.l1 for config, _, _ in runs] == [0.05]  # nothing to choose between
     runs.clear()
-    TreeEnsembleRegressor(**{**QUICK, "n_members": 3}, l1=0.1, max_reach=1.0).fit(X, X[:, 0])
+    TreeEnsembleRegressor(**{**QUICK, "n_members": 3}, l1=0.1).fit(X, X[:, 0])
     assert [(config.l1, [member.changes for member in members]) for config, members, _ in runs] == [(0.1, [{}] * 3)]
 
 
@@ -195,7 +195,7 @@ def long_table(noise):
     return X, X[:, 0] + np.sin(2 * X[:, 1]) * X[:, 2] + noise * rng.normal(size=4000)
 
 
-LONG = {"n_trees": 8, "depth": 3, "max_epochs": 6, "learning_rate": 0.02, "random_state": 0}
+LONG = {"n_trees": 8, "depth": 3, "max_epochs": 6, "learning_rate": 0.02, "max_reach": 0.22, "random_state": 0}
 
 
 def test_no_more_members_are_added_where_two_agree(runs, tmp_path):

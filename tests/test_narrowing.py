@@ -8,8 +8,11 @@ import pytest
 
 from softwood import Loss, TreeEnsembleClassifier, TreeEnsembleRegressor, explain
 from softwood.training import MemberData, Samples, TrainingConfig, fit_members, narrowing
+from softwood.training.hyperparameters import resolve_auto
+from softwood.training.rules import TableFacts
 
 FAST = {"n_trees": 16, "depth": 4, "n_members": 2, "max_epochs": 40, "learning_rate": 0.008, "random_state": 0}
+NARROW = {**FAST, "max_reach": 0.22}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2600, 5)).astype(np.float32)
 SIGNAL = X[:, 0] * X[:, 1] + np.sin(2 * X[:, 2])
@@ -25,8 +28,7 @@ def share_of_leaves(model):
 
 def test_rows_reach_few_leaves_and_predictions_are_as_good():
     wide = TreeEnsembleRegressor(**FAST, max_reach=1.0).fit(X[TRAIN], Y[TRAIN])
-    narrow = TreeEnsembleRegressor(**FAST).fit(X[TRAIN], Y[TRAIN])
-    assert narrow.chosen_parameters_["max_reach"] == 0.22
+    narrow = TreeEnsembleRegressor(**NARROW).fit(X[TRAIN], Y[TRAIN])
     assert share_of_leaves(wide) > 0.5
     assert share_of_leaves(narrow) < 0.3
     assert narrow.score(X[TEST], Y[TEST]) > wide.score(X[TEST], Y[TEST]) - 0.01
@@ -35,7 +37,7 @@ def test_rows_reach_few_leaves_and_predictions_are_as_good():
 
 def test_history_goes_on_while_bands_become_narrower():
     wide = pd.DataFrame(TreeEnsembleRegressor(**FAST, max_reach=1.0).fit(X[TRAIN], Y[TRAIN]).history_)
-    model = TreeEnsembleRegressor(**FAST).fit(X[TRAIN], Y[TRAIN])
+    model = TreeEnsembleRegressor(**NARROW).fit(X[TRAIN], Y[TRAIN])
     narrow = pd.DataFrame(model.history_)
     for member in range(2):
         before, after = (history[history["member"] == member].reset_index(drop=True) for history in (wide, narrow))
@@ -66,27 +68,27 @@ def test_gamma_is_held_once_rows_reach_few_enough_leaves():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "few"),
+    ("task", "n_rows", "parameters", "few"),
     [
-        ({}, 0.22),
-        ({"gamma_end": 0.5}, 1.0),
-        ({"activation": "logistic"}, 1.0),
-        ({"activation": "smoother_step"}, 0.22),
-        ({"max_reach": 0.4}, 0.4),
+        ("binary", 2000, {}, 0.22),
+        ("multiclass", 1999, {}, 1.0),
+        ("regression", 8000, {}, 0.22),
+        ("regression", 7999, {}, 1.0),
+        ("binary", 2000, {"gamma_end": 0.5}, 1.0),
+        ("binary", 2000, {"activation": "logistic"}, 1.0),
+        ("binary", 2000, {"activation": "smoother_step"}, 0.22),
+        ("multiclass", 100, {"max_reach": 0.4}, 0.4),
     ],
 )
-def test_what_auto_chooses(parameters, few):
-    model = TreeEnsembleRegressor(**{**FAST, "n_members": 1, "max_epochs": 2}, **parameters).fit(X[TRAIN], Y[TRAIN])
-    assert model.chosen_parameters_.get("max_reach", parameters.get("max_reach")) == few
-    short = TreeEnsembleRegressor(**{**FAST, "n_members": 1, "max_epochs": 2}).fit(X[:1999], Y[:1999])
-    assert short.chosen_parameters_["max_reach"] == 1.0
-    assert len(short.history_["epoch"]) == 2
+def test_what_auto_chooses(task, n_rows, parameters, few):
+    params = TreeEnsembleClassifier(**parameters).get_params()
+    assert resolve_auto(params, TableFacts(task, n_rows, 5, 2))["max_reach"] == few
 
 
 def test_members_stay_wide_where_narrowing_costs_accuracy(monkeypatch):
     wide = TreeEnsembleRegressor(**FAST, max_reach=1.0).fit(X[TRAIN], Y[TRAIN])
     monkeypatch.setattr(narrowing, "_MOST_RISE", -1.0)
-    model = TreeEnsembleRegressor(**FAST).fit(X[TRAIN], Y[TRAIN])
+    model = TreeEnsembleRegressor(**NARROW).fit(X[TRAIN], Y[TRAIN])
     np.testing.assert_array_equal(model.predict(X[TEST]), wide.predict(X[TEST]))
     assert model.history_["epoch"] == wide.history_["epoch"]
 
@@ -120,7 +122,7 @@ def test_every_loss_can_be_narrowed(estimator, y, parameters, monkeypatch):
     monkeypatch.setattr(narrowing, "_MOST_RISE", 0.1)
     weight = np.where(X[:, 3] > 0, 2.0, 1.0)
     wide = estimator(**FAST, **parameters, max_reach=1.0).fit(X[TRAIN], y[TRAIN], weight[TRAIN])
-    narrow = estimator(**FAST, **parameters).fit(X[TRAIN], y[TRAIN], weight[TRAIN])
+    narrow = estimator(**NARROW, **parameters).fit(X[TRAIN], y[TRAIN], weight[TRAIN])
     n_before = len(wide.history_["epoch"])
     assert len(narrow.history_["epoch"]) > n_before
     assert share_of_leaves(narrow) < 0.75 * share_of_leaves(wide)
@@ -138,7 +140,7 @@ def test_every_loss_can_be_narrowed(estimator, y, parameters, monkeypatch):
 def test_offsets_of_rows_stay_offsets():
     exposure = np.exp(RNG.normal(size=len(X)))
     counts = RNG.poisson(POSITIVE * exposure)
-    model = TreeEnsembleRegressor(**FAST, loss="poisson").fit(X[TRAIN], counts[TRAIN], offset=np.log(exposure[TRAIN]))
+    model = TreeEnsembleRegressor(**NARROW, loss="poisson").fit(X[TRAIN], counts[TRAIN], offset=np.log(exposure[TRAIN]))
     assert np.min(model.history_["gamma"]) < 1
     assert np.corrcoef(model.predict(X[TEST]), POSITIVE[TEST])[0, 1] > 0.85
     np.testing.assert_allclose(
@@ -148,7 +150,7 @@ def test_offsets_of_rows_stay_offsets():
 
 def test_predictions_still_rise_with_monotone_columns():
     y = X[:, 0] ** 3 / 5 + np.cos(X[:, 1]) + 0.3 * RNG.normal(size=len(X))
-    model = TreeEnsembleRegressor(**FAST, monotonic_cst=[1, 0, 0, 0, 0]).fit(X[TRAIN], y[TRAIN])
+    model = TreeEnsembleRegressor(**NARROW, monotonic_cst=[1, 0, 0, 0, 0]).fit(X[TRAIN], y[TRAIN])
     assert np.min(model.history_["gamma"]) < 1
     grid = np.repeat(X[TEST][:50, None], 60, axis=1)
     grid[:, :, 0] = np.linspace(-4, 4, 60)
@@ -157,7 +159,7 @@ def test_predictions_still_rise_with_monotone_columns():
 
 
 def test_a_warm_start_goes_on_from_the_narrowed_trees():
-    model = TreeEnsembleRegressor(**FAST, warm_start=True).fit(X[TRAIN], Y[TRAIN])
+    model = TreeEnsembleRegressor(**NARROW, warm_start=True).fit(X[TRAIN], Y[TRAIN])
     before = model.predict(X[TEST])
     assert np.min(model.history_["gamma"]) < 0.5
     model.set_params(learning_rate=1e-7, max_epochs=1, max_reach=1.0).fit(X[TRAIN], Y[TRAIN])
@@ -189,7 +191,7 @@ def test_a_resumed_fit_is_the_same_to_the_bit(tmp_path, epochs_of_narrowing):
 
 
 def test_a_callback_that_stops_a_fit_stops_narrowing():
-    stopped = TreeEnsembleRegressor(**FAST, callbacks=[lambda summary: summary.gamma < 1]).fit(X[TRAIN], Y[TRAIN])
+    stopped = TreeEnsembleRegressor(**NARROW, callbacks=[lambda summary: summary.gamma < 1]).fit(X[TRAIN], Y[TRAIN])
     wide = TreeEnsembleRegressor(**FAST, max_reach=1.0).fit(X[TRAIN], Y[TRAIN])
     np.testing.assert_array_equal(stopped.predict(X[TEST]), wide.predict(X[TEST]))
 

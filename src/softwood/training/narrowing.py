@@ -99,10 +99,10 @@ def _narrowing_member(
     train, held_out = member.train, member.validation
     rows = np.arange(len(train.x)) if train.rows is None else train.rows
     if held_out is not None and held_out.x is train.x and held_out.rows is not None:
-        rows = np.sort(np.concatenate([rows, held_out.rows]))
+        rows = np.concatenate([rows, held_out.rows])  # in an order that does not depend on that of the table
     n_most = _most_rows(config, train)
     if len(rows) > n_most:
-        rows = np.sort(np.random.default_rng(member.seed).choice(rows, n_most, replace=False))
+        rows = rows[np.sort(np.random.default_rng(member.seed).choice(len(rows), n_most, replace=False))]
     distinct = np.unique(rows)
     targets = _targets(config.loss, scores_of(config, member, trained, distinct, n_threads))
     judge = member.judge

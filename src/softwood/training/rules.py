@@ -15,8 +15,9 @@ WARMUP_STEPS = 50
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty, and whether two members are enough.
 _MIN_ROWS_TO_JUDGE = 2000
 _WEAK_L1 = 0.03
-# From this many rows on, soft bands are narrowed after training, until rows reach this share of the leaves.
-_MIN_ROWS_TO_NARROW, _FEW_LEAVES = 2000, 0.22
+# From so many rows of classes, or of numbers, on, soft bands are narrowed after training, until rows reach this share of
+# the leaves.
+_MIN_ROWS_OF_CLASSES, _MIN_ROWS_OF_NUMBERS, _FEW_LEAVES = 2000, 8000, 0.22
 # Rows beyond which an epoch has more steps than that of any shorter table: the batch no longer grows.
 _ROWS_OF_LARGEST_BATCH = 1024 * 64 * 2**0.5
 _BINS_OF_SHORT_REGRESSIONS = 24
@@ -121,8 +122,10 @@ def most_bins(n_rows: int) -> int:
 
 def max_reach(facts: TableFacts, known: Known) -> float:
     """0.22 where bands may be narrowed after training; 1 narrows nothing."""
-    is_narrow = known["gamma_end"] is not None or known["activation"] == "logistic"
-    return 1.0 if is_narrow or facts.n_rows < _MIN_ROWS_TO_NARROW else _FEW_LEAVES
+    if known["gamma_end"] is not None or known["activation"] == "logistic":
+        return 1.0
+    n_least = _MIN_ROWS_OF_NUMBERS if facts.task == "regression" else _MIN_ROWS_OF_CLASSES
+    return _FEW_LEAVES if facts.n_rows >= n_least else 1.0
 
 
 def max_features(facts: TableFacts, known: Known) -> float:
