@@ -15,8 +15,8 @@ WARMUP_STEPS = 50
 # From this many rows on, held-out rows can tell a strong from a weak L1 penalty, and whether two members are enough.
 _MIN_ROWS_TO_JUDGE = 2000
 _WEAK_L1 = 0.03
-# From so many rows of classes, or of numbers, on, soft bands are narrowed after training, until rows reach this share of
-# the leaves.
+# From so many rows of classes, or of numbers, on, soft bands are narrowed after training, until rows reach this share
+# of the leaves.
 _MIN_ROWS_OF_CLASSES, _MIN_ROWS_OF_NUMBERS, _FEW_LEAVES = 2000, 8000, 0.22
 # Rows beyond which an epoch has more steps than that of any shorter table: the batch no longer grows.
 _ROWS_OF_LARGEST_BATCH = 1024 * 64 * 2**0.5
