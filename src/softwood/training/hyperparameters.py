@@ -150,7 +150,7 @@ class Hyperparameters:
     patience: Count | Auto | None = declare(
         "auto",
         "Stop a member after this many epochs without a better validation loss.",
-        details='None always trains for `max_epochs`. "auto" is 5, and more where an epoch has few steps.',
+        details='None always trains for `max_epochs`. "auto" is 4, and more where an epoch has few steps.',
         auto=rules.patience,
         elsewhere=("early_stopping_rounds", "n_iter_no_change"),
     )

@@ -21,10 +21,10 @@ from softwood.training.loop import scores_of
 from softwood.training.losses import Link, Loss
 from softwood.training.samples import MemberData, Samples, TrainedMember
 
-# Steps of narrowing, epochs at least, and the share of the steps in which bands become narrower.
-_STEPS, _MIN_EPOCHS, _NARROWING_SHARE = 512, 2, 0.8
-# Rows, and scores of rows, that a member learns from at most.
-_MOST_ROWS, _MOST_SCORES = 1 << 18, 1 << 25
+# Share of the steps in which bands become narrower.
+_NARROWING_SHARE = 0.8
+# Rows, and scores of rows, that a member learns from at most, and rows per step: without noise, fewer are enough.
+_MOST_ROWS, _MOST_SCORES, _MOST_ROWS_OF_STEP = 1 << 15, 1 << 25, 512
 # Relative rise of a validation loss that is too much: errors of members are largely independent, so that the loss of
 # their mean rises by as many times less as there are members.
 _MOST_RISE = 0.01
@@ -32,23 +32,25 @@ _MOST_RISE = 0.01
 
 @dataclass(frozen=True)
 class _Rates:
-    """What suits a kind of targets: smallest gamma, and L1 penalty, relative to those of the first fit."""
+    """What suits a kind of targets: steps, and smallest gamma and L1 penalty relative to the first fit's."""
 
+    n_steps: int
     gamma: float
     l1: float
 
 
-_OF_PROBABILITIES, _OF_NUMBERS = _Rates(0.05, 0.15), _Rates(0.1, 1.0)
+_OF_PROBABILITIES, _OF_NUMBERS = _Rates(448, 0.05, 0.15), _Rates(640, 0.1, 1.0)
 
 
 def narrowing_config(config: TrainingConfig, member: MemberData, max_reach: float) -> TrainingConfig:
     """How members like this one, which were trained by `config`, are narrowed."""
     loss = _loss_to_scores(config.loss)
-    n_rows = min(member.train.n_rows, _most_rows(config, member.train))
-    n_epochs = max(_MIN_EPOCHS, -(-_STEPS // -(-n_rows // config.batch_size)))
     rates = _OF_NUMBERS if loss.name == "squared_error" else _OF_PROBABILITIES
+    n_rows = min(member.train.n_rows, _most_rows(config, member.train))
+    batch_size = min(config.batch_size, _MOST_ROWS_OF_STEP)
+    n_epochs = -(-rates.n_steps // -(-n_rows // batch_size))
     return replace(
-        config, loss=loss, gamma_end=rates.gamma * config.gamma, gamma_window=(0.0, _NARROWING_SHARE),
+        config, loss=loss, batch_size=batch_size, gamma_end=rates.gamma * config.gamma, gamma_window=(0.0, _NARROWING_SHARE),
         hold_at_reach=max_reach, max_epochs=n_epochs, patience=None, best_after=n_epochs - 1, schedule="cosine",
         warmup=0.02, ema=None, weight_decay=0.0, l1=rates.l1 * config.l1,
     )  # fmt: skip

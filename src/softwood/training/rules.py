@@ -25,9 +25,9 @@ _BINS_OF_SHORT_REGRESSIONS = 24
 _MOST_LEVELS, _MIN_ROWS_PER_LEVEL = 10_000, 4
 # Rows per level that leave no doubt of it.
 _MANY_ROWS_PER_LEVEL = 500
-# Steps that all but the smallest tables can get, steps without progress that end a fit, and steps over which
-# parameters are averaged.
-_MIN_STEPS, _PATIENCE_STEPS, _AVERAGE_STEPS = 3000, 300, 50
+# Steps that all but the smallest tables can get, steps without progress that end a fit of a short and of a long table,
+# and steps over which parameters are averaged.
+_MIN_STEPS, _PATIENCE_STEPS, _PATIENCE_STEPS_OF_LONG, _AVERAGE_STEPS = 3000, 300, 250, 50
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ def max_epochs(facts: TableFacts, known: Known) -> int:
 
 
 def patience(facts: TableFacts, known: Known) -> int:
-    """5 epochs, and up to 100 where an epoch has few steps."""
-    return min(100, max(5, -(-_PATIENCE_STEPS // _steps_per_epoch(facts.n_rows, known))))
+    """4 epochs, and up to 100 where an epoch has few steps."""
+    n_steps = _PATIENCE_STEPS if facts.n_rows < _MIN_ROWS_TO_JUDGE else _PATIENCE_STEPS_OF_LONG
+    return min(100, max(4, -(-n_steps // _steps_per_epoch(facts.n_rows, known))))
 
 
 def l1(facts: TableFacts, known: Known) -> float:
