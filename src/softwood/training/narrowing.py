@@ -50,9 +50,9 @@ def narrowing_config(config: TrainingConfig, member: MemberData, max_reach: floa
     batch_size = min(config.batch_size, _MOST_ROWS_OF_STEP)
     n_epochs = -(-rates.n_steps // -(-n_rows // batch_size))
     return replace(
-        config, loss=loss, batch_size=batch_size, gamma_end=rates.gamma * config.gamma, gamma_window=(0.0, _NARROWING_SHARE),
-        hold_at_reach=max_reach, max_epochs=n_epochs, patience=None, best_after=n_epochs - 1, schedule="cosine",
-        warmup=0.02, ema=None, weight_decay=0.0, l1=rates.l1 * config.l1,
+        config, loss=loss, gamma_end=rates.gamma * config.gamma, gamma_window=(0.0, _NARROWING_SHARE),
+        hold_at_reach=max_reach, batch_size=batch_size, max_epochs=n_epochs, patience=None, best_after=n_epochs - 1,
+        schedule="cosine", warmup=0.02, ema=None, weight_decay=0.0, l1=rates.l1 * config.l1,
     )  # fmt: skip
 
 
