@@ -141,6 +141,7 @@ def main() -> None:
     join_group(args.timeout)
     try:
         train(args)
+        dist.barrier()  # ranks leave together: gloo may abort one whose peer has already gone
     finally:
         dist.destroy_process_group()
 
