@@ -202,6 +202,18 @@ def test_members_stay_wide_if_narrowing_diverges(monkeypatch):
     np.testing.assert_array_equal(model.predict(X[TEST]), wide.predict(X[TEST]))
 
 
+def test_ctrl_c_while_bands_are_narrowed_is_passed_on_and_leaves_the_trained_trees():
+    def interrupt(summary):
+        if summary.gamma < 1:
+            raise KeyboardInterrupt
+
+    model = TreeEnsembleRegressor(**NARROW, callbacks=[interrupt])
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[TRAIN], Y[TRAIN])
+    wide = TreeEnsembleRegressor(**FAST, max_reach=1.0).fit(X[TRAIN], Y[TRAIN])
+    np.testing.assert_array_equal(model.predict(X[TEST]), wide.predict(X[TEST]))
+
+
 def test_a_callback_that_stops_a_fit_stops_narrowing():
     stopped = TreeEnsembleRegressor(**NARROW, callbacks=[lambda summary: summary.gamma < 1]).fit(X[TRAIN], Y[TRAIN])
     wide = TreeEnsembleRegressor(**FAST, max_reach=1.0).fit(X[TRAIN], Y[TRAIN])
@@ -223,5 +235,8 @@ def test_long_files_are_not_narrowed(long, tmp_path):
     pd.DataFrame(X, columns=list("abcde")).assign(y=Y).to_parquet(tmp_path / "table.parquet")
     model = TreeEnsembleRegressor(**{**FAST, "max_epochs": 3}).fit(str(tmp_path / "table.parquet"), "y")
     assert set(model.history_["gamma"]) == {1.0}
+    assert model.chosen_parameters_["max_reach"] == 1.0
+    asked = TreeEnsembleRegressor(**FAST | {"max_epochs": 3}, max_reach=1).fit(str(tmp_path / "table.parquet"), "y")
+    assert "max_reach" not in asked.chosen_parameters_
     with pytest.raises(ValueError, match=r"max_reach must be 1 or 'auto' for a table in files or shards; got 0\.3"):
         TreeEnsembleRegressor(**FAST, max_reach=0.3).fit(str(tmp_path / "table.parquet"), "y")

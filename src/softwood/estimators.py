@@ -68,8 +68,7 @@ _ATTRIBUTES = """\
     best_score_ : float
         Mean over members of the `eval_metric` (the loss without one) on the validation rows in the best epoch.
     history_ : dict of str to list
-        Losses and metrics of each epoch of each member; ``pandas.DataFrame(estimator.history_)`` is a tidy table. While
-        bands are narrowed (`max_reach`), `train_loss` is relative to the scores that the member had before.
+        Losses and metrics of each epoch of each member; ``pandas.DataFrame(estimator.history_)`` is a tidy table.
     n_features_in_ : int
         Number of columns p.
     feature_names_in_ : ndarray [p]

@@ -91,9 +91,9 @@ class Hyperparameters:
         "auto",
         "Share of the leaves of a tree that a row may reach on average.",
         details="After training, each member is trained on its own scores for a while, and its soft bands are narrowed "
-        "until rows reach no more. If that costs too much accuracy on held-out rows, the member stays as it was. 1 "
-        'narrows nothing. "auto" is 0.22, but 1 below 2,000 rows (8,000 in a regression), and with `gamma_end` or '
-        "logistic routing.",
+        "until rows reach no more; `train_loss` in `history_` is then relative to these scores. If that costs too much "
+        'accuracy on held-out rows, the member stays as it was. 1 narrows nothing. "auto" is 0.22, but 1 below 2,000 '
+        "rows (8,000 in a regression), for tables in files or shards, and with `gamma_end` or logistic routing.",
         auto=rules.max_reach,
     )
     activation: Activation = declare("smooth_step", "How the probability of going left rises across the soft band.")

@@ -74,8 +74,9 @@ def narrowing_members(
 
 def narrowed(before: TrainedMember, after: TrainedMember, n_members: int) -> TrainedMember:
     """The narrowed member, with the history of both fits; the member as it was, if that is better for `n_members`."""
-    most = before.best_loss + _MOST_RISE * n_members * abs(before.best_loss)
-    if after.stopped_by != "max_epochs" or after.best_loss > most:
+    if after.stopped_by != "max_epochs":  # cut short, which the caller must hear of
+        return replace(before, stopped_by=after.stopped_by)
+    if after.best_loss > before.best_loss + _MOST_RISE * n_members * abs(before.best_loss):
         return before
     first = before.history[-1].epoch + 1
     later = [replace(record, epoch=first + record.epoch) for record in after.history]

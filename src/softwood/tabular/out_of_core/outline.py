@@ -84,12 +84,13 @@ class Outline:
         preprocessor = learn_from_facts(sketch.facts, problem.n_target_columns)
         facts = problem.facts(sketch.n_rows, len(preprocessor.base_columns()))
         head = _head(problem, sketch)
-        if params["max_reach"] not in ("auto", 1):
+        if params["max_reach"] == "auto":
+            params = {**params, "max_reach": 1.0}
+        elif params["max_reach"] != 1:
             raise ValueError(
                 f"max_reach must be 1 or 'auto' for a table in files or shards; got {params['max_reach']!r}. Read the "
                 "table into memory, or leave max_reach out."
             )
-        params = {**params, "max_reach": 1.0}
         return cls(sketch, target, preprocessor, problem, head, facts, resolve_auto(params, facts))
 
     def find_codes(self, table: Table) -> list[int]:
